@@ -1,0 +1,142 @@
+package config_test
+
+import (
+	"strings"
+	"testing"
+
+	"fleetdesk/internal/core/fault"
+	"fleetdesk/internal/proxy/config"
+)
+
+type section struct {
+	StateDir string `yaml:"stateDir"`
+	Depth    int    `yaml:"depth"`
+}
+
+func TestParseRefusesTheWholeFile(t *testing.T) {
+	for name, tc := range map[string]struct{ reason, in, want string }{
+		"not yaml":        {"half a file must not be taken for a small one", "providers:\n  - name: [a\n", "providers.yaml"},
+		"equal names":     {"one of the two would win by chance", "providers:\n- name: a\n  kind: local\n- name: a\n  kind: local\n", `providers.yaml:4: provider "a" is there already, on line 2`},
+		"unknown field":   {"a typo at the top would hide all providers", "provider:\n- name: a\n", `providers.yaml:1: unknown field "provider"`},
+		"no name":         {"nothing could be disabled without a name", "providers:\n- kind: local\n", "providers.yaml:2: providers need a name"},
+		"bad name":        {"names stand in paths and IDs", "providers:\n- name: ../x\n  kind: local\n", `got "../x"`},
+		"not a list":      {"a mapping is a likely mistake", "providers:\n  a: {kind: local}\n", `"providers" must be a list`},
+		"not a mapping":   {"a bare list too", "- name: a\n", `want a mapping with the key "providers"`},
+		"two documents":   {"the second would be ignored in silence", "providers: []\n---\nproviders: []\n", "second YAML document"},
+		"scalar provider": {"a bare name has no kind", "providers:\n- local\n", "a provider must be a mapping"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := config.Parse("providers.yaml", []byte(tc.in))
+			if err == nil || !strings.Contains(err.Error(), tc.want) || fault.Of(err) != fault.Invalid {
+				t.Errorf("%s: got %v (%s), want an Invalid error with %q", tc.reason, err, fault.Of(err), tc.want)
+			}
+		})
+	}
+}
+
+func TestAnErrorInsideOneSectionDisablesThatProviderAlone(t *testing.T) {
+	f, err := config.Parse("providers.yaml", []byte(`# fleet
+providers:
+  - name: good
+    kind: local
+    local:
+      stateDir: /var/lib/good
+  - name: typo
+    kind: local
+    local:
+      stateDirr: /var/lib/typo
+  - name: type
+    kind: local
+    local:
+      depth: deep
+  - name: stray
+    kind: local
+    kvm: {}
+  - name: twice
+    kind: local
+    local:
+      depth: 1
+      depth: 2
+  - name: bare
+    kind: local
+  - name: kindless
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []struct{ name, err string }{
+		{"good", ""},
+		{"typo", `provider "typo": providers.yaml:10: unknown field "stateDirr"`},
+		{"type", "providers.yaml:14:"},
+		{"stray", `providers.yaml:17: provider "stray": unknown field "kvm"`},
+		{"twice", `provider "twice": providers.yaml:22:`},
+		{"bare", ""},
+		{"kindless", `providers.yaml:25: provider "kindless" has no kind`},
+	} {
+		e := f.Providers[i]
+		var s section
+		err := e.Decode(&s)
+		switch {
+		case e.Name != want.name:
+			t.Errorf("provider %d is %q, want %q", i, e.Name, want.name)
+		case want.err == "" && err != nil:
+			t.Errorf("%s: %v", want.name, err)
+		case want.err != "" && (err == nil || !strings.Contains(err.Error(), want.err)):
+			t.Errorf("%s: got %v, want %q", want.name, err, want.err)
+		case want.err != "" && strings.Contains(err.Error(), "\n"):
+			t.Errorf("%s: the error has an excerpt of the file: %v", want.name, err)
+		}
+		if want.name == "good" && s.StateDir != "/var/lib/good" {
+			t.Errorf("good: %+v", s)
+		}
+	}
+}
+
+func TestHashFollowsTheEntryAlone(t *testing.T) {
+	parse := func(s string) config.Entry {
+		f, err := config.Parse("f", []byte(s))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f.Providers[0]
+	}
+	a := parse("providers:\n- name: a\n  kind: local\n  local: {depth: 1}\n")
+	same := parse("# moved\n\nproviders:\n- name: a\n  kind: local\n  local: {depth: 1}\n- name: b\n  kind: local\n")
+	other := parse("providers:\n- name: a\n  kind: local\n  local: {depth: 2}\n")
+	if a.Hash() != same.Hash() {
+		t.Error("another provider in the file changed this one's hash: it would be rebuilt for nothing")
+	}
+	if a.Hash() == other.Hash() {
+		t.Error("a changed setting kept the hash: it would never apply")
+	}
+}
+
+func TestEmptyFiles(t *testing.T) {
+	for _, in := range []string{"", "# nothing\n", "providers:\n", "providers: []\n", "---\n"} {
+		f, err := config.Parse("f", []byte(in))
+		if err != nil || len(f.Providers) != 0 {
+			t.Errorf("%q: %v, %v", in, f, err)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("providers:\n- name: a\n  kind: local\n  local: {depth: 1}\n"))
+	f.Add([]byte("providers: &x\n- *x\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		file, err := config.Parse("f", b)
+		if err != nil {
+			if fault.Of(err) != fault.Invalid {
+				t.Errorf("class %s", fault.Of(err))
+			}
+			return
+		}
+		for _, e := range file.Providers {
+			var s section
+			_ = e.Decode(&s)
+			if e.Name == "" {
+				t.Error("a provider without a name")
+			}
+		}
+	})
+}
