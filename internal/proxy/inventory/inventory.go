@@ -1,0 +1,397 @@
+// Package inventory keeps what each provider's hosts hold, learned by one
+// listing of each provider an interval: it answers for all Proxies of a host,
+// so that the steady state costs O(hosts) provider calls, not O(proxies).
+//
+// A listing only ever adds knowledge that was not there. What the operator
+// itself did or read after a listing began is newer than that listing and
+// wins. Absence is a question: the reconciler asks Get.
+package inventory
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"fleetdesk/internal/core/fault"
+	"fleetdesk/internal/proxy/provider"
+)
+
+// Providers is where the inventory finds the providers in force.
+type Providers interface {
+	Names() []string
+	Lookup(name string) (provider.Provider, error)
+}
+
+// Options are what an Inventory is made of.
+type Options struct {
+	Providers Providers
+	// Installation is the tag to list.
+	Installation string
+	// Interval is the time from one listing of a provider to the next.
+	Interval time.Duration
+	// Changed is told the owner of an instance that came, went or differs, or
+	// whose host stopped or began to answer. It must not block.
+	Changed func(o provider.Owner)
+	Log     *slog.Logger
+	// Metrics is where the counters go; nil for none.
+	Metrics prometheus.Registerer
+}
+
+// Knowledge is how much the inventory knows of an instance.
+type Knowledge int
+
+const (
+	// Unlisted: no listing has answered for the host yet, or the last answer
+	// is too old.
+	Unlisted Knowledge = iota
+	// Present: the instance was seen; Sighting.Instance is what was seen.
+	Present
+	// Absent: its host's list is whole and does not have it. That is no proof:
+	// ask Get.
+	Absent
+	// HostDown: its host did not answer the last listing; Sighting.Err says why.
+	HostDown
+)
+
+// Sighting is what the inventory knows of one instance.
+type Sighting struct {
+	Knowledge Knowledge
+	Instance  provider.Instance
+	// Err is the host's listing error, for HostDown.
+	Err error
+}
+
+// Inventory is safe for concurrent use.
+type Inventory struct {
+	o        Options
+	listings *prometheus.CounterVec
+
+	mu        sync.Mutex
+	providers map[string]*shelf
+	kick      map[string]bool
+	wake      chan struct{}
+}
+
+// shelf is one provider's part. Instances are by Proxy UID.
+type shelf struct {
+	hosts     map[string]*host
+	instances map[string]record
+	// err is why not even the hosts could be named, as of listed.
+	err    error
+	listed time.Time
+	busy   bool
+	next   time.Time
+}
+
+type host struct {
+	listed time.Time
+	err    error
+}
+
+// record is an instance with the time since when it is known: the start of the
+// listing, or the moment of the operator's own call.
+type record struct {
+	instance provider.Instance
+	asOf     time.Time
+	// gone marks what the operator itself saw vanish at asOf, so that a listing
+	// begun before cannot bring it back.
+	gone bool
+}
+
+// New returns an empty inventory; Run fills it.
+func New(o Options) *Inventory {
+	i := &Inventory{
+		o: o, providers: map[string]*shelf{}, kick: map[string]bool{}, wake: make(chan struct{}, 1),
+		listings: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "proxy_operator_listings_total",
+			Help: "Listings of providers' hosts, by provider and the class of their answer (ok, or an error class).",
+		}, []string{"provider", "class"}),
+	}
+	if o.Metrics != nil {
+		o.Metrics.MustRegister(i.listings)
+	}
+	return i
+}
+
+// Look returns what is known of the instance of a Proxy. hostName is the host
+// it was placed on, empty when the provider has not been asked yet.
+func (i *Inventory) Look(providerName, hostName, uid string) Sighting {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	s := i.providers[providerName]
+	if s == nil {
+		return Sighting{}
+	}
+	now := time.Now()
+	r, known := s.instances[uid]
+	known = known && !r.gone
+	if s.err != nil && i.recent(s.listed, now) {
+		return Sighting{Knowledge: HostDown, Err: s.err}
+	}
+	h := s.hosts[hostName]
+	switch {
+	case h == nil || !i.recent(h.listed, now):
+		if known && i.recent(r.asOf, now) {
+			return Sighting{Knowledge: Present, Instance: r.instance}
+		}
+		return Sighting{}
+	case known && (h.err == nil || r.asOf.After(h.listed)):
+		return Sighting{Knowledge: Present, Instance: r.instance}
+	case h.err != nil:
+		return Sighting{Knowledge: HostDown, Err: h.err}
+	}
+	return Sighting{Knowledge: Absent}
+}
+
+// recent tells whether knowledge of that time still counts: three listings may
+// fail to come before it is too old.
+func (i *Inventory) recent(t, now time.Time) bool {
+	return !t.IsZero() && now.Sub(t) < 3*i.o.Interval+provider.StepLimit
+}
+
+// Note keeps what the operator's own call just answered.
+func (i *Inventory) Note(providerName, uid string, in provider.Instance) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.shelf(providerName).instances[uid] = record{instance: in, asOf: time.Now()}
+}
+
+// Drop forgets an instance that the operator's own call found gone.
+func (i *Inventory) Drop(providerName, uid string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.shelf(providerName).instances[uid] = record{asOf: time.Now(), gone: true}
+}
+
+// Refresh asks for a listing of that provider soon, ahead of its interval.
+func (i *Inventory) Refresh(providerName string) {
+	i.mu.Lock()
+	i.kick[providerName] = true
+	i.mu.Unlock()
+	i.signal()
+}
+
+// RefreshAll is Refresh for every provider.
+func (i *Inventory) RefreshAll() {
+	i.mu.Lock()
+	for name := range i.providers {
+		i.kick[name] = true
+	}
+	i.mu.Unlock()
+	i.signal()
+}
+
+func (i *Inventory) signal() {
+	select {
+	case i.wake <- struct{}{}:
+	default:
+	}
+}
+
+// shelf returns the provider's part, made if need be; i.mu is held.
+func (i *Inventory) shelf(name string) *shelf {
+	s := i.providers[name]
+	if s == nil {
+		s = &shelf{hosts: map[string]*host{}, instances: map[string]record{}}
+		i.providers[name] = s
+	}
+	return s
+}
+
+// Run lists every provider each interval until ctx ends. Providers are listed
+// side by side, each at most once at a time, so that a mute one delays none.
+func (i *Inventory) Run(ctx context.Context) error {
+	var group sync.WaitGroup
+	defer group.Wait()
+	for {
+		wait := i.start(ctx, &group)
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-i.wake:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// start begins the listings that are due and returns the time to the next.
+func (i *Inventory) start(ctx context.Context, group *sync.WaitGroup) time.Duration {
+	names := i.o.Providers.Names()
+	now := time.Now()
+	wait := i.o.Interval
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	configured := make(map[string]bool, len(names))
+	for _, name := range names {
+		configured[name] = true
+		s := i.shelf(name)
+		if s.busy {
+			continue
+		}
+		if i.kick[name] {
+			// However many ask, a provider is listed at most once a second.
+			s.next = later(now, s.listed.Add(time.Second))
+			delete(i.kick, name)
+		}
+		if s.next.After(now) {
+			wait = min(wait, s.next.Sub(now))
+			continue
+		}
+		s.busy = true
+		// A tenth of jitter keeps many providers from listing in step.
+		s.next = now.Add(i.o.Interval - time.Duration(rand.Float64()*float64(i.o.Interval)/10))
+		wait = min(wait, s.next.Sub(now))
+		group.Go(func() { i.list(ctx, name) })
+	}
+	for name := range i.providers {
+		if !configured[name] && !i.providers[name].busy {
+			delete(i.providers, name)
+			delete(i.kick, name)
+		}
+	}
+	return max(wait, time.Millisecond)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// list makes one listing of a provider and keeps its answer.
+func (i *Inventory) list(ctx context.Context, name string) {
+	began := time.Now()
+	var hosts []provider.HostList
+	p, err := i.o.Providers.Lookup(name)
+	if err == nil {
+		ctx, cancel := context.WithTimeout(ctx, provider.StepLimit)
+		hosts, err = p.ListByTag(ctx, i.o.Installation)
+		cancel()
+	}
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	i.mu.Lock()
+	s := i.shelf(name)
+	s.busy = false
+	var changed []provider.Owner
+	if ctx.Err() == nil {
+		changed = s.keep(hosts, err, began)
+	}
+	i.mu.Unlock()
+	i.signal()
+	if ctx.Err() != nil {
+		return
+	}
+	i.report(name, hosts, err)
+	for _, o := range changed {
+		i.o.Changed(o)
+	}
+}
+
+func (i *Inventory) report(name string, hosts []provider.HostList, err error) {
+	count := func(err error) {
+		class := "ok"
+		if err != nil {
+			class = fault.Of(err).Meaning().Label
+		}
+		i.listings.WithLabelValues(name, class).Inc()
+	}
+	if err != nil {
+		count(err)
+		i.o.Log.Warn("a provider's hosts could not be listed", "provider", name, "class", string(fault.Of(err)), "error", err)
+		return
+	}
+	for _, h := range hosts {
+		count(h.Err)
+		if h.Err != nil {
+			i.o.Log.Warn("a host could not be listed", "provider", name, "host", h.Host, "class", string(fault.Of(h.Err)), "error", h.Err)
+		}
+	}
+}
+
+// keep takes a listing over and returns the owners of what changed by it.
+func (s *shelf) keep(hosts []provider.HostList, err error, began time.Time) []provider.Owner {
+	was := s.err
+	s.err, s.listed = err, began
+	if err != nil {
+		if was != nil {
+			return nil
+		}
+		return s.owners(func(provider.Instance) bool { return true })
+	}
+	var changed []provider.Owner
+	answered := make(map[string]bool, len(hosts))
+	seen := make(map[string]bool, len(s.instances))
+	for _, hl := range hosts {
+		answered[hl.Host] = true
+		h := s.hosts[hl.Host]
+		if h == nil {
+			h = &host{}
+			s.hosts[hl.Host] = h
+		}
+		turned := was != nil || h.listed.IsZero() || (h.err == nil) != (hl.Err == nil)
+		h.listed, h.err = began, hl.Err
+		if turned {
+			changed = append(changed, s.owners(func(in provider.Instance) bool { return in.Host == hl.Host })...)
+		}
+		for _, in := range hl.Instances {
+			uid := in.Owner.UID
+			seen[uid] = true
+			old, had := s.instances[uid]
+			if had && old.asOf.After(began) {
+				continue
+			}
+			s.instances[uid] = record{instance: in, asOf: began}
+			// Whoever was on a host that turned is in the list already.
+			if !had || old.gone || (!turned && differs(old.instance, in)) {
+				changed = append(changed, in.Owner)
+			}
+		}
+	}
+	for name := range s.hosts {
+		if !answered[name] {
+			delete(s.hosts, name)
+		}
+	}
+	for uid, r := range s.instances {
+		if seen[uid] || r.asOf.After(began) {
+			continue
+		}
+		if r.gone {
+			delete(s.instances, uid)
+			continue
+		}
+		h := s.hosts[r.instance.Host]
+		if h == nil || h.err == nil {
+			// Whole list, not in it: the reconciler will ask Get.
+			delete(s.instances, uid)
+			changed = append(changed, r.instance.Owner)
+		}
+	}
+	return changed
+}
+
+func (s *shelf) owners(of func(provider.Instance) bool) []provider.Owner {
+	var out []provider.Owner
+	for _, r := range s.instances {
+		if !r.gone && of(r.instance) {
+			out = append(out, r.instance.Owner)
+		}
+	}
+	return out
+}
+
+// differs tells whether a change matters to a Proxy's status.
+func differs(a, b provider.Instance) bool {
+	return a.ID != b.ID || a.Host != b.Host || a.State != b.State ||
+		a.Address != b.Address || a.Port != b.Port || a.Message != b.Message
+}
