@@ -1,0 +1,133 @@
+package proxy_test
+
+import (
+	"bytes"
+	"io/fs"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fleetdesk/api/v1alpha1"
+	"fleetdesk/config/samples"
+	"fleetdesk/internal/proxy/provider/fake"
+)
+
+func TestAdmissionRefusesBadSpecsAndNamesTheField(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, fake.Options{})
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*v1alpha1.Proxy)
+		want   string
+	}{
+		"no provider":         {"nothing could make it", func(px *v1alpha1.Proxy) { px.Spec.Provider = "" }, "spec.provider"},
+		"bad provider":        {"names are DNS labels", func(px *v1alpha1.Proxy) { px.Spec.Provider = "A/b" }, "spec.provider"},
+		"port too high":       {"", func(px *v1alpha1.Proxy) { px.Spec.Port = 65536 }, "spec.port"},
+		"negative port":       {"", func(px *v1alpha1.Proxy) { px.Spec.Port = -1 }, "spec.port"},
+		"unknown protocol":    {"", func(px *v1alpha1.Proxy) { px.Spec.Protocol = "ftp" }, "spec.protocol"},
+		"url without scheme":  {"", func(px *v1alpha1.Proxy) { px.Spec.HealthCheck.URL = "example.com" }, "spec.healthCheck.url"},
+		"interval not a time": {"", func(px *v1alpha1.Proxy) { px.Spec.HealthCheck.Interval = "soon" }, "spec.healthCheck.interval"},
+		"interval too short":  {"a hot loop against somebody's site", func(px *v1alpha1.Proxy) { px.Spec.HealthCheck.Interval = "10ms" }, "between 1s and 24h"},
+		"timeout too long":    {"checks would overtake each other", func(px *v1alpha1.Proxy) { px.Spec.HealthCheck.Timeout = "2s" }, "timeout must not be above interval"},
+		"status":              {"", func(px *v1alpha1.Proxy) { px.Spec.HealthCheck.ExpectedStatus = 99 }, "spec.healthCheck.expectedStatus"},
+		"two cloud-inits": {"which one?", func(px *v1alpha1.Proxy) {
+			px.Spec.CloudInit = &v1alpha1.CloudInit{Inline: "#cloud-config", SecretRef: &v1alpha1.KeyRef{Name: "a", Key: "b"}}
+		}, "exactly one of inline"},
+		"no cloud-init": {"", func(px *v1alpha1.Proxy) { px.Spec.CloudInit = &v1alpha1.CloudInit{} }, "exactly one of inline"},
+		"key without name": {"", func(px *v1alpha1.Proxy) {
+			px.Spec.CloudInit = &v1alpha1.CloudInit{SecretRef: &v1alpha1.KeyRef{Key: "b"}}
+		}, "spec.cloudInit.secretRef.name"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := r.client.Create(t.Context(), r.proxy("bad", tc.change))
+			if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%s: got %v, want a refusal with %q", tc.reason, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestAdmissionFillsInDefaults(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, fake.Options{})
+	u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"provider": "fake"}}}
+	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("Proxy"))
+	u.SetNamespace(r.ns)
+	u.SetName("a")
+	r.create(u)
+	got := r.get("a").Spec
+	want := v1alpha1.ProxySpec{
+		Provider: "fake", Port: 3128, Protocol: "http",
+		HealthCheck: v1alpha1.HealthCheck{ExpectedStatus: 204, Interval: "30s", Timeout: "5s", FailureThreshold: 3, SuccessThreshold: 1},
+	}
+	if got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestWhatIsImmutable(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, fake.Options{})
+	r.create(r.proxy("a", func(px *v1alpha1.Proxy) {
+		px.Spec.Placement = &v1alpha1.Placement{Image: "debian-13"}
+	}))
+	r.create(r.proxy("bare"))
+	for name, tc := range map[string]struct {
+		of     string
+		change func(*v1alpha1.Proxy)
+		want   string
+	}{
+		"provider":      {"a", func(px *v1alpha1.Proxy) { px.Spec.Provider = "other" }, "provider is immutable"},
+		"image":         {"a", func(px *v1alpha1.Proxy) { px.Spec.Placement.Image = "debian-12" }, "placement.image is immutable"},
+		"image removed": {"a", func(px *v1alpha1.Proxy) { px.Spec.Placement = nil }, "placement.image is immutable"},
+		"image added":   {"bare", func(px *v1alpha1.Proxy) { px.Spec.Placement = &v1alpha1.Placement{Image: "x"} }, "placement.image is immutable"},
+		"host":          {"a", func(px *v1alpha1.Proxy) { px.Spec.Placement.Host = "box-2" }, ""},
+		"same":          {"bare", func(px *v1alpha1.Proxy) { px.Spec.Placement = &v1alpha1.Placement{} }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			px := r.get(tc.of)
+			tc.change(px)
+			err := r.client.Update(t.Context(), px)
+			switch {
+			case tc.want == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// The samples are the files that people copy: each document applies.
+func TestSamplesApply(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, fake.Options{})
+	names, err := fs.Glob(samples.Files, "proxy_*.yaml")
+	if err != nil || len(names) == 0 {
+		t.Fatalf("%v %v", names, err)
+	}
+	for _, name := range names {
+		data, err := samples.Files.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reader := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), 4096)
+		for n := 0; ; n++ {
+			u := &unstructured.Unstructured{}
+			if err := reader.Decode(u); err != nil {
+				if n == 0 {
+					t.Errorf("%s: %v", name, err)
+				}
+				break
+			}
+			u.SetNamespace(r.ns)
+			if err := client.NewNamespacedClient(client.WithFieldValidation(r.client, "Strict"), r.ns).Create(t.Context(), u); err != nil {
+				t.Errorf("%s, document %d: %v", name, n+1, err)
+			}
+		}
+	}
+}

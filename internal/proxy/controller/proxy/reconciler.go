@@ -1,0 +1,165 @@
+package proxy
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"fleetdesk/api/v1alpha1"
+	"fleetdesk/internal/proxy/inventory"
+	"fleetdesk/internal/proxy/probe"
+	"fleetdesk/internal/proxy/provider"
+)
+
+// Providers is where the reconciler finds the provider that a Proxy names.
+type Providers interface {
+	// Lookup: NotFound for an unknown name, another class for a provider that
+	// is configured and does not work.
+	Lookup(name string) (provider.Provider, error)
+	// Epoch changes when the provider was built anew.
+	Epoch(name string) uint64
+}
+
+// Inventory is what listings know of instances.
+type Inventory interface {
+	Look(providerName, host, uid string) inventory.Sighting
+	Note(providerName, uid string, in provider.Instance)
+	Drop(providerName, uid string)
+}
+
+// Prober checks proxies and remembers its verdicts.
+type Prober interface {
+	Watch(key string, s probe.Subject)
+	Forget(key string)
+	State(key string) (probe.Snapshot, bool)
+}
+
+// Options are what a Reconciler is made of.
+type Options struct {
+	// Client reads from the manager's cache and writes.
+	Client client.Client
+	// Reader reads uncached: Secrets and ConfigMaps are never cached.
+	Reader client.Reader
+	// Providers, Inventory and Prober are the operator's own.
+	Providers Providers
+	Inventory Inventory
+	Prober    Prober
+	// Installation is the identity in every instance's tag.
+	Installation string
+	// Events records what happened to a Proxy.
+	Events events.EventRecorder
+	// HealthURL is checked when a Proxy names none; empty for shallow checks.
+	HealthURL string
+	// ProvisionTimeout is how long an instance may take from its first Create
+	// to Running before the phase says Failed (work on it goes on).
+	ProvisionTimeout time.Duration
+	// Workers is how many Proxies are reconciled at once.
+	Workers int
+	Log     *slog.Logger
+}
+
+// Reconciler reconciles Proxies.
+type Reconciler struct {
+	o        Options
+	attempts *attempts
+	queue    atomic.Pointer[queue]
+}
+
+// New returns a reconciler; SetupWithManager puts it to work.
+func New(o Options) *Reconciler {
+	return &Reconciler{o: o, attempts: newAttempts()}
+}
+
+// outcome is what a reconcile came to: try again after a pause, or not until
+// something changes.
+type outcome struct {
+	after time.Duration
+	err   error
+}
+
+// done: nothing more to do until something changes.
+func done() outcome { return outcome{} }
+
+// wait: look again after d.
+func wait(d time.Duration) outcome { return outcome{after: d} }
+
+// failed: the Kubernetes API refused a write or read of ours.
+func failed(err error) outcome { return outcome{err: err} }
+
+// conflictPause lets the cache catch up with what we or others just wrote.
+const conflictPause = 100 * time.Millisecond
+
+// Reconcile implements reconcile.Reconciler.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	px := &v1alpha1.Proxy{}
+	if err := r.o.Client.Get(ctx, req.NamespacedName, px); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.o.Prober.Forget(req.String())
+			return ctrl.Result{}, nil
+		}
+		return ctrl.Result{}, err
+	}
+	var out outcome
+	if px.DeletionTimestamp.IsZero() {
+		out = r.keep(ctx, px)
+	} else {
+		out = r.remove(ctx, px)
+	}
+	switch {
+	case apierrors.IsConflict(out.err):
+		// Somebody wrote in between: look again with fresh eyes.
+		return ctrl.Result{RequeueAfter: conflictPause}, nil
+	case apierrors.IsNotFound(out.err):
+		return ctrl.Result{RequeueAfter: conflictPause}, nil
+	case out.err != nil:
+		return ctrl.Result{}, out.err
+	}
+	return ctrl.Result{RequeueAfter: out.after}, nil
+}
+
+// writeStatus writes px's status when it differs from before; a write that
+// lost a race is a Conflict and nothing is overwritten.
+func (r *Reconciler) writeStatus(ctx context.Context, px *v1alpha1.Proxy, before *v1alpha1.ProxyStatus) error {
+	if equalStatus(before, &px.Status) {
+		return nil
+	}
+	return r.o.Client.Status().Update(ctx, px)
+}
+
+func (r *Reconciler) addFinalizer(ctx context.Context, px *v1alpha1.Proxy) error {
+	if controllerutil.ContainsFinalizer(px, v1alpha1.Finalizer) {
+		return nil
+	}
+	status := px.Status.DeepCopy()
+	base := px.DeepCopy()
+	controllerutil.AddFinalizer(px, v1alpha1.Finalizer)
+	err := r.o.Client.Patch(ctx, px, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+	// The answer has the stored status; what this reconcile found out stays.
+	px.Status = *status
+	return err
+}
+
+func (r *Reconciler) dropFinalizer(ctx context.Context, px *v1alpha1.Proxy) error {
+	base := px.DeepCopy()
+	if !controllerutil.RemoveFinalizer(px, v1alpha1.Finalizer) {
+		return nil
+	}
+	return client.IgnoreNotFound(r.o.Client.Patch(ctx, px, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})))
+}
+
+func key(px *v1alpha1.Proxy) string { return px.Namespace + "/" + px.Name }
+
+func (r *Reconciler) owner(px *v1alpha1.Proxy) provider.Owner {
+	return provider.Owner{Installation: r.o.Installation, Namespace: px.Namespace, Name: px.Name, UID: string(px.UID)}
+}
+
+func (r *Reconciler) ref(px *v1alpha1.Proxy) provider.Ref {
+	return provider.Ref{ID: px.Status.ProviderID, Owner: r.owner(px), Host: px.Status.Host}
+}

@@ -1,0 +1,279 @@
+package proxy_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"fleetdesk/api/v1alpha1"
+	"fleetdesk/internal/core/fault"
+	"fleetdesk/internal/proxy/provider"
+	"fleetdesk/internal/proxy/provider/fake"
+)
+
+func TestADeletedProxyTakesItsInstanceWithIt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, fake.Options{}).start()
+	r.create(r.proxy("a"))
+	r.reaches("a", v1alpha1.PhaseReady, v1alpha1.ReasonReady)
+	r.delete("a")
+	r.gone("a")
+	if m := r.machines(); len(m) != 0 {
+		t.Errorf("left behind: %+v", m)
+	}
+	r.event("a", "Deleted")
+}
+
+// Object deleted during create (cluster-api-provider-cloudstack 190): found by
+// its UID and removed.
+func TestMuseumAProxyDeletedDuringItsCreateLeavesNothing(t *testing.T) {
+	t.Parallel()
+	for steps := range 4 {
+		t.Run(fmt.Sprint(steps, " steps"), func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, fake.Options{StagesPerCall: 1})
+			px := r.proxy("a", func(px *v1alpha1.Proxy) { px.Finalizers = []string{v1alpha1.Finalizer} })
+			r.create(px)
+			px.Status.Host = "fake-1"
+			if err := r.client.Status().Update(t.Context(), px); err != nil {
+				t.Fatal(err)
+			}
+			owner := provider.Owner{Installation: installation, Namespace: r.ns, Name: "a", UID: string(px.UID)}
+			for range steps {
+				if _, err := r.fake.Create(t.Context(), provider.Spec{Host: "fake-1", Port: 3128, Owner: owner}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r.delete("a")
+			r.start()
+			r.gone("a")
+			if parts := r.fake.Parts(owner); len(parts) != 0 {
+				t.Errorf("left behind: %v", parts)
+			}
+		})
+	}
+}
+
+func TestSkipCleanup(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		reason, value string
+		away          bool
+		freed         bool
+	}{
+		"true":                {"the Proxy goes, its instance stays", "true", false, true},
+		"true, provider gone": {"it frees a Proxy whose provider is gone from the config", "true", true, true},
+		"yes":                 {"only the value \"true\" counts", "yes", true, false},
+		"empty":               {"an empty value is not true", "", true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, fake.Options{}).start()
+			r.create(r.proxy("a", func(px *v1alpha1.Proxy) {
+				px.Annotations = map[string]string{v1alpha1.SkipCleanupAnnotation: tc.value}
+			}))
+			px := r.reaches("a", v1alpha1.PhaseReady, v1alpha1.ReasonReady)
+			if tc.away {
+				r.remove("fake")
+			}
+			r.delete("a")
+			if tc.freed {
+				r.gone("a")
+				if len(r.machines()) != 1 || r.fake.Calls()["Delete"] != 0 {
+					t.Errorf("%s: machines %+v", tc.reason, r.machines())
+				}
+				if note := r.event("a", "Abandoned"); !strings.Contains(note, px.Status.ProviderID) {
+					t.Errorf("the event does not name the instance: %s", note)
+				}
+				return
+			}
+			r.event("a", "SkipCleanupIgnored")
+			stuck := r.reaches("a", v1alpha1.PhaseTerminating, v1alpha1.ReasonProviderNotFound)
+			message := condition(stuck, v1alpha1.ConditionReady).Message
+			for _, want := range []string{`no provider "fake"`, "kubectl -n " + r.ns + " annotate proxy a " + v1alpha1.SkipCleanupAnnotation + "=true", "is ignored"} {
+				if !strings.Contains(message, want) {
+					t.Errorf("%s: the condition does not say %q: %s", tc.reason, want, message)
+				}
+			}
+			// The way out that the message names works.
+			stuck.Annotations[v1alpha1.SkipCleanupAnnotation] = "true"
+			if err := r.client.Update(t.Context(), stuck); err != nil {
+				t.Fatal(err)
+			}
+			r.gone("a")
+		})
+	}
+}
+
+func TestADeletionGoesOnWhenItsProviderComesBack(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, fake.Options{}).start()
+	r.create(r.proxy("a"))
+	r.reaches("a", v1alpha1.PhaseReady, v1alpha1.ReasonReady)
+	r.remove("fake")
+	r.delete("a")
+	r.reaches("a", v1alpha1.PhaseTerminating, v1alpha1.ReasonProviderNotFound)
+	r.restore("fake")
+	r.gone("a")
+	if m := r.machines(); len(m) != 0 {
+		t.Errorf("left behind: %+v", m)
+	}
+}
+
+// scripted answers Get and Delete by the test's word; the rest is the fake's.
+type scripted struct {
+	provider.Provider
+	get, del error
+	// there makes Get say that the instance runs.
+	there, gone bool
+	deletes     atomic.Int64
+}
+
+func (s *scripted) Get(ctx context.Context, ref provider.Ref) (provider.Instance, error) {
+	switch {
+	case s.get != nil:
+		return provider.Instance{}, s.get
+	case s.there:
+		return provider.Instance{ID: ref.ID, Owner: ref.Owner, Host: ref.Host, State: provider.Running}, nil
+	}
+	return s.Provider.Get(ctx, ref)
+}
+
+func (s *scripted) Delete(ctx context.Context, ref provider.Ref) (provider.State, error) {
+	s.deletes.Add(1)
+	switch {
+	case s.del != nil:
+		return provider.Unknown, s.del
+	case s.gone:
+		return provider.Gone, nil
+	}
+	return s.Provider.Delete(ctx, ref)
+}
+
+// Every pair of answers to Get and Delete either releases the Proxy, or holds
+// it with a condition that names the cause and the way out.
+func TestNoDeletionIsStuckInSilence(t *testing.T) {
+	t.Parallel()
+	get := map[string]error{"ok": nil}
+	for _, m := range fault.Table() {
+		get[string(m.Class)] = fault.New(m.Class, "get says "+string(m.Class))
+	}
+	passes := func(c fault.Class) bool {
+		switch c {
+		case fault.Transient, fault.Timeout, fault.Unavailable, fault.Quota, fault.Conflict:
+			return true
+		}
+		return false
+	}
+	for name, getErr := range get {
+		t.Run("get "+name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, fake.Options{})
+			missing := name == string(fault.NotFound)
+			waitsAtGet := getErr != nil && !missing && passes(fault.Of(getErr))
+			cases := map[string]bool{} // Proxy name -> released
+			scripts := map[string]*scripted{}
+			add := func(proxy string, del error, gone, released bool) {
+				s := &scripted{Provider: r.fake, get: getErr, there: getErr == nil, del: del, gone: gone}
+				r.providers.of[proxy] = s
+				cases[proxy], scripts[proxy] = released, s
+				px := r.proxy(proxy, func(px *v1alpha1.Proxy) {
+					px.Spec.Provider = proxy
+					px.Finalizers = []string{v1alpha1.Finalizer}
+				})
+				r.create(px)
+				px.Status.ProviderID, px.Status.Host = "fake://fake-1/0000ffff", "fake-1"
+				if err := r.client.Status().Update(t.Context(), px); err != nil {
+					t.Fatal(err)
+				}
+				r.delete(proxy)
+			}
+			add("gone", nil, true, !waitsAtGet)
+			for _, m := range fault.Table() {
+				proxy := strings.ReplaceAll(string(m.Class), "_", "-")
+				// Nothing is there, and Delete can never say so: let go.
+				add(proxy, fault.New(m.Class, "delete says "+string(m.Class)), false, missing && !passes(m.Class))
+			}
+			r.start()
+			for proxy, released := range cases {
+				if released {
+					r.gone(proxy)
+					continue
+				}
+				var message string
+				r.until(proxy+" saying why it is still there", func() string {
+					px := r.get(proxy)
+					c := condition(px, v1alpha1.ConditionReady)
+					message = c.Message
+					if px.Status.Phase != v1alpha1.PhaseTerminating || c.Reason == v1alpha1.ReasonTerminating {
+						return fmt.Sprintf("%s %+v", px.Status.Phase, c)
+					}
+					return ""
+				})
+				cause := "delete says"
+				if waitsAtGet {
+					cause = "get says"
+				}
+				if !strings.Contains(message, cause) || !strings.Contains(message, "skip-cleanup=true") {
+					t.Errorf("%s: the condition names no cause or no way out: %s", proxy, message)
+				}
+			}
+			if waitsAtGet {
+				for proxy, s := range scripts {
+					if s.deletes.Load() != 0 {
+						t.Errorf("%s: deleted although the instance could not be looked at and may answer soon", proxy)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Repeated destroys get the account locked (scrapoxy 32): a failing delete is
+// not repeated in a hot loop.
+func TestMuseumAFailingDeleteIsNotRepeatedInAHotLoop(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, fake.Options{})
+	s := &scripted{Provider: r.fake, del: fault.New(fault.Denied, "not yours")}
+	r.providers.of["fake"] = s
+	r.start()
+	r.create(r.proxy("a"))
+	r.reaches("a", v1alpha1.PhaseReady, v1alpha1.ReasonReady)
+	r.delete("a")
+	r.reaches("a", v1alpha1.PhaseTerminating, v1alpha1.ReasonDenied)
+	before := r.fake.Calls()["ListByTag"]
+	r.until("three more listings", func() string {
+		if n := r.fake.Calls()["ListByTag"] - before; n < 3 {
+			return fmt.Sprint(n)
+		}
+		return ""
+	})
+	if n := s.deletes.Load(); n > 2 {
+		t.Errorf("%d deletes", n)
+	}
+}
+
+// A late check revives a removed proxy (scrapoxy 47, 179): Terminating is final.
+func TestMuseumTerminatingIsFinal(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, fake.Options{})
+	s := &scripted{Provider: r.fake, del: fault.New(fault.Permanent, "cannot")}
+	r.providers.of["fake"] = s
+	r.start()
+	r.create(r.proxy("a"))
+	r.reaches("a", v1alpha1.PhaseReady, v1alpha1.ReasonReady)
+	r.delete("a")
+	r.reaches("a", v1alpha1.PhaseTerminating, v1alpha1.ReasonPermanent)
+	before := r.fake.Calls()["ListByTag"]
+	r.until("three more listings", func() string {
+		if px := r.get("a"); px.Status.Phase != v1alpha1.PhaseTerminating {
+			t.Fatalf("phase %s", px.Status.Phase)
+		}
+		if n := r.fake.Calls()["ListByTag"] - before; n < 3 {
+			return fmt.Sprint(n)
+		}
+		return ""
+	})
+}

@@ -1,0 +1,121 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"fleetdesk/api/v1alpha1"
+)
+
+// Indexes of the cache: Proxies by what they refer to.
+const (
+	indexProvider  = "spec.provider"
+	indexSecret    = "spec.secretRefs"
+	indexConfigMap = "spec.configMapRefs"
+)
+
+// Index adds the fields by which this controller looks Proxies up.
+func Index(ctx context.Context, indexer client.FieldIndexer) error {
+	for field, of := range map[string]func(*v1alpha1.Proxy) []string{
+		indexProvider:  func(px *v1alpha1.Proxy) []string { return []string{px.Spec.Provider} },
+		indexSecret:    secretNames,
+		indexConfigMap: configMapNames,
+	} {
+		err := indexer.IndexField(ctx, &v1alpha1.Proxy{}, field, func(o client.Object) []string { return of(o.(*v1alpha1.Proxy)) })
+		if err != nil {
+			return fmt.Errorf("indexing Proxies by %s: %w", field, err)
+		}
+	}
+	return nil
+}
+
+func secretNames(px *v1alpha1.Proxy) (names []string) {
+	if ref := px.Spec.AuthSecretRef; ref != nil {
+		names = append(names, ref.Name)
+	}
+	if ci := px.Spec.CloudInit; ci != nil && ci.SecretRef != nil {
+		names = append(names, ci.SecretRef.Name)
+	}
+	return names
+}
+
+func configMapNames(px *v1alpha1.Proxy) []string {
+	if ci := px.Spec.CloudInit; ci != nil && ci.ConfigMapRef != nil {
+		return []string{ci.ConfigMapRef.Name}
+	}
+	return nil
+}
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// Wake has a Proxy looked at again soon; it never blocks. Before the
+// controller starts it does nothing, since the start looks at every Proxy.
+func (r *Reconciler) Wake(name types.NamespacedName) {
+	if q := r.queue.Load(); q != nil {
+		(*q).Add(reconcile.Request{NamespacedName: name})
+	}
+}
+
+// SetupWithManager registers the controller.
+func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
+	ownQueue := source.Func(func(_ context.Context, q queue) error {
+		r.queue.Store(&q)
+		return nil
+	})
+	// What we write to status ourselves is no news.
+	ours := predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{})
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("proxy").
+		For(&v1alpha1.Proxy{}, builder.WithPredicates(ours)).
+		// Metadata alone: the contents of Secrets are read when needed and kept
+		// nowhere.
+		WatchesMetadata(&corev1.Secret{}, r.referrers(indexSecret)).
+		WatchesMetadata(&corev1.ConfigMap{}, r.referrers(indexConfigMap)).
+		WatchesRawSource(ownQueue).
+		WithOptions(controller.Options{MaxConcurrentReconciles: r.o.Workers}).
+		Complete(r)
+}
+
+// referrers maps a Secret or ConfigMap to the Proxies that name it.
+func (r *Reconciler) referrers(index string) handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		return r.lookup(ctx, client.InNamespace(o.GetNamespace()), client.MatchingFields{index: o.GetName()})
+	})
+}
+
+// WakeProvider has every Proxy of a provider looked at again soon.
+func (r *Reconciler) WakeProvider(ctx context.Context, name string) {
+	q := r.queue.Load()
+	if q == nil {
+		return // as for Wake
+	}
+	for _, req := range r.lookup(ctx, client.MatchingFields{indexProvider: name}) {
+		(*q).Add(req)
+	}
+}
+
+func (r *Reconciler) lookup(ctx context.Context, opts ...client.ListOption) []reconcile.Request {
+	var list v1alpha1.ProxyList
+	if err := r.o.Client.List(ctx, &list, opts...); err != nil {
+		r.o.Log.Error("Proxies could not be listed from the cache", "error", err)
+		return nil
+	}
+	out := make([]reconcile.Request, 0, len(list.Items))
+	for i := range list.Items {
+		out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+	}
+	return out
+}
