@@ -1,0 +1,220 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"fleetdesk/internal/core/fault"
+	"fleetdesk/internal/core/health"
+)
+
+// controlKeep is how long an answer to a control request serves further
+// failed probes: a thousand proxies that fail together ask once.
+const controlKeep = 3 * time.Second
+
+// Direct makes control requests: the request of a check, sent by the operator
+// itself without a proxy. Requests to one URL that come together share one
+// answer.
+//
+// Somebody who may write a URL into an object must not reach, through the
+// operator, what only the operator can reach: loopback, link-local, metadata,
+// private and other special ranges are refused unless allowed. The operator's
+// own origin is exempt. Redirects are not followed.
+type Direct struct {
+	guard guard
+	own   string // host:port
+
+	mu      sync.Mutex
+	flights map[controlKey]*flight
+}
+
+type controlKey struct {
+	url    string
+	status int
+}
+
+// flight is one control request, running until done is closed.
+type flight struct {
+	done    chan struct{}
+	at      time.Time // when it ended
+	control health.Control
+	err     error
+	aborted bool // its asker gave up: says nothing
+}
+
+// NewDirect returns a Direct that may go to the prefixes of allow as well, and
+// to ownOrigin whatever its address: host:port or an http(s) URL, empty for
+// none.
+func NewDirect(allow []netip.Prefix, ownOrigin string) (*Direct, error) {
+	own, err := originKey(ownOrigin)
+	if err != nil {
+		return nil, err
+	}
+	masked := make([]netip.Prefix, 0, len(allow))
+	for _, p := range allow {
+		if !p.IsValid() {
+			return nil, fault.Errorf(fault.Invalid, "%s holds an invalid prefix; write it as 192.0.2.0/24", AllowFlag)
+		}
+		masked = append(masked, p.Masked())
+	}
+	return &Direct{guard: guard{masked}, own: own, flights: map[controlKey]*flight{}}, nil
+}
+
+// Ask returns what the control request said and, unless it passed, why. The
+// error of a refused one names the flag that allows it. A context that ends
+// first is ControlNone.
+func (d *Direct) Ask(ctx context.Context, c Check) (health.Control, error) {
+	c = c.withDefaults()
+	key := controlKey{c.URL, c.ExpectedStatus}
+	for {
+		f, lead := d.join(key)
+		if lead {
+			f.control, f.err = d.ask(ctx, c)
+			d.mu.Lock()
+			f.at = time.Now()
+			if f.aborted = f.control == health.ControlNone; f.aborted {
+				delete(d.flights, key)
+			}
+			d.mu.Unlock()
+			close(f.done)
+			return f.control, f.err
+		}
+		select {
+		case <-f.done:
+			if !f.aborted {
+				return f.control, f.err
+			}
+		case <-ctx.Done():
+			return health.ControlNone, context.Cause(ctx)
+		}
+	}
+}
+
+// join returns the flight of a key and whether the caller must fly it.
+func (d *Direct) join(key controlKey) (f *flight, lead bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for k, f := range d.flights {
+		if !f.at.IsZero() && time.Since(f.at) >= controlKeep {
+			delete(d.flights, k)
+		}
+	}
+	if f, ok := d.flights[key]; ok {
+		return f, false
+	}
+	f = &flight{done: make(chan struct{})}
+	d.flights[key] = f
+	return f, true
+}
+
+func (d *Direct) ask(ctx context.Context, c Check) (health.Control, error) {
+	outer := ctx
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	req, err := newRequest(ctx, c)
+	if err != nil {
+		return health.ControlFailed, err // nobody can send it, so no proxy is to blame
+	}
+	var mu sync.Mutex
+	var refused *refusal
+	tried := false
+	dialer := &net.Dialer{KeepAlive: -1}
+	if d.own == "" || hostPortOf(req.URL) != d.own {
+		dialer.Control = d.guard.control(func(r *refusal) {
+			mu.Lock()
+			defer mu.Unlock()
+			if r == nil {
+				tried = true
+			} else if refused == nil {
+				refused = r
+			}
+		})
+	}
+	tr := &http.Transport{
+		DialContext: func(_ context.Context, network, addr string) (net.Conn, error) {
+			return dialer.DialContext(ctx, network, addr)
+		},
+		TLSClientConfig:        clientTLS(c),
+		DisableKeepAlives:      true,
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: maxHeaderBytes,
+	}
+	defer tr.CloseIdleConnections()
+	resp, err := tr.RoundTrip(req)
+	if err == nil {
+		_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, maxBody))
+		_ = resp.Body.Close()
+	}
+	if errors.Is(outer.Err(), context.Canceled) {
+		return health.ControlNone, context.Cause(outer)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	switch {
+	case err != nil && refused != nil && !tried:
+		return health.ControlRefused, fault.Wrap(fault.Denied, refused)
+	case err != nil:
+		return health.ControlFailed, fail(ConnectFailed, err, "%s: %s", shown(req.URL), directText(ctx, c, err))
+	case resp.StatusCode != c.ExpectedStatus:
+		return health.ControlFailed, fail(UnexpectedStatus, nil, "%s: status %d instead of %d", shown(req.URL), resp.StatusCode, c.ExpectedStatus)
+	}
+	return health.ControlPassed, nil
+}
+
+func directText(ctx context.Context, c Check, err error) string {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		return dialText(err)
+	}
+	switch {
+	case timedOut(ctx, err):
+		return fmt.Sprintf("no whole answer within %s", c.Timeout)
+	case isTLS(err):
+		return tlsText(err)
+	case closedEarly(err):
+		return "the connection was closed before the answer was whole"
+	}
+	return "the answer is not HTTP"
+}
+
+// originKey reads host:port or a URL as a host:port.
+func originKey(s string) (string, error) {
+	if s == "" {
+		return "", nil
+	}
+	bad := fault.New(fault.Invalid, "the own origin has no host and port; write http://host:port or host:port")
+	hostPort := s
+	if strings.Contains(s, "://") {
+		u, err := url.Parse(s)
+		if err != nil {
+			return "", bad // the cause repeats the URL, which may hold a password
+		}
+		hostPort = hostPortOf(u)
+	}
+	host, port, err := net.SplitHostPort(hostPort)
+	if err != nil || host == "" {
+		return "", bad
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+		return "", bad
+	}
+	return net.JoinHostPort(strings.ToLower(host), port), nil
+}
+
+// hostPortOf is a URL's host and port, lower case, the scheme's port filled in.
+func hostPortOf(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	return net.JoinHostPort(strings.ToLower(u.Hostname()), port)
+}

@@ -1,0 +1,216 @@
+package probe_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"fleetdesk/internal/core/fault"
+	"fleetdesk/internal/core/health"
+	"fleetdesk/internal/proxy/probe"
+)
+
+var (
+	errEnd   = io.ErrUnexpectedEOF
+	loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+)
+
+func TestRefusedAddresses(t *testing.T) {
+	for ip, tc := range map[string]struct {
+		allow, names string
+	}{
+		"127.0.0.1":                {"", "loopback"},
+		"127.64.1.2":               {"", "loopback"},
+		"::1":                      {"", "loopback"},
+		"::ffff:127.0.0.1":         {"", "loopback"},
+		"0.0.0.0":                  {"", "unspecified"},
+		"0.1.2.3":                  {"", "unspecified"},
+		"::":                       {"", "unspecified"},
+		"169.254.169.254":          {"", "metadata"},
+		"::ffff:169.254.169.254":   {"", "metadata"},
+		"64:ff9b::a9fe:a9fe":       {"", "metadata"},
+		"2002:a9fe:a9fe::1":        {"", "metadata"},
+		"fd00:ec2::254":            {"", "metadata"},
+		"100.100.100.200":          {"", "metadata"},
+		"169.254.1.1":              {"", "link-local"},
+		"fe80::1":                  {"", "link-local"},
+		"fe80::1%eth0":             {"", "link-local"},
+		"10.1.2.3":                 {"", "private"},
+		"172.31.255.255":           {"", "private"},
+		"192.168.0.1":              {"", "private"},
+		"fd12::1":                  {"", "private"},
+		"fec0::1":                  {"", "private"},
+		"100.64.0.1":               {"", "shared"},
+		"198.18.0.1":               {"", "benchmark"},
+		"192.0.0.1":                {"", "protocol"},
+		"224.0.0.1":                {"", "multicast"},
+		"ff02::1":                  {"", "multicast"},
+		"255.255.255.255":          {"", "reserved"},
+		"10.2.0.1":                 {"10.1.0.0/16", "private"},
+		"10.1.0.1":                 {"10.1.0.0/16", ""},
+		"64:ff9b::a01:1":           {"10.1.0.0/16", ""},
+		"192.0.2.1":                {"", ""},
+		"203.0.113.7":              {"", ""},
+		"172.32.0.1":               {"", ""},
+		"2001:db8::1":              {"", ""},
+		"64:ff9b::192.0.2.1":       {"", ""},
+		"::ffff:203.0.113.7":       {"", ""},
+		"fe80::2":                  {"fe80::/10", ""},
+		"::7f00:1":                 {"", "loopback"},
+		"64:ff9b:1::10.0.0.1":      {"", "private"},
+		"2002:0a00:0001::":         {"", "private"},
+		"2002:c000:0201:7f00:1::1": {"", ""},
+	} {
+		t.Run(ip, func(t *testing.T) {
+			var allow []netip.Prefix
+			if tc.allow != "" {
+				allow = append(allow, netip.MustParsePrefix(tc.allow))
+			}
+			err := probe.Refused(allow, netip.MustParseAddr(ip))
+			if (err == nil) != (tc.names == "") || err != nil && !strings.Contains(err.Error(), tc.names) {
+				t.Errorf("got %v, want a refusal that names %q", err, tc.names)
+			}
+		})
+	}
+}
+
+func direct(t *testing.T, allow []netip.Prefix, own string) *probe.Direct {
+	t.Helper()
+	d, err := probe.NewDirect(allow, own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestControl(t *testing.T) {
+	plain, _, _ := newOrigin(t, false)
+	port := mustURL(t, plain).Port()
+	closed := closedPort(t)
+	dead := "http://" + net.JoinHostPort(closed.Address, strconv.Itoa(closed.Port))
+	mute := rawProxy(t, stall)
+	for name, tc := range map[string]struct {
+		reason string
+		allow  []netip.Prefix
+		own    string
+		check  probe.Check
+		want   health.Control
+		says   string
+	}{
+		"allowed":        {"a listed range may be asked", loopback, "", probe.Check{URL: plain + "/generate_204"}, health.ControlPassed, ""},
+		"refused":        {"loopback is not for whoever writes a Proxy", nil, "", probe.Check{URL: plain + "/generate_204"}, health.ControlRefused, "127.0.0.1 is a loopback address; allow it with --health-allow-cidr=127.0.0.1/32"},
+		"by name":        {"a name must not point past the guard", nil, "", probe.Check{URL: "http://localhost:" + port + "/generate_204"}, health.ControlRefused, "--health-allow-cidr"},
+		"mapped":         {"nor another way to write it", nil, "", probe.Check{URL: "http://[::ffff:127.0.0.1]:" + port + "/generate_204"}, health.ControlRefused, "loopback"},
+		"own origin":     {"the operator's own is exempt", nil, plain, probe.Check{URL: plain + "/generate_204"}, health.ControlPassed, ""},
+		"own, host:port": {"the other way to write it", nil, "127.0.0.1:" + port, probe.Check{URL: plain + "/generate_204"}, health.ControlPassed, ""},
+		"beside own":     {"only that host and port", nil, "127.0.0.1:1", probe.Check{URL: plain + "/generate_204"}, health.ControlRefused, "loopback"},
+		"dead":           {"nobody listens", loopback, "", probe.Check{URL: dead + "/?token=query-secret"}, health.ControlFailed, "connection refused"},
+		"mute":           {"a control has a deadline", loopback, "", probe.Check{URL: "http://127.0.0.1:" + strconv.Itoa(mute.Port), Timeout: short}, health.ControlFailed, "within 300ms"},
+		"other status":   {"the same expectation as the probe's", loopback, "", probe.Check{URL: plain + "/ip"}, health.ControlFailed, "status 200 instead of 204"},
+		"redirect":       {"not followed: it might lead anywhere", loopback, "", probe.Check{URL: plain + "/redirect"}, health.ControlFailed, "status 302 instead of 204"},
+		"bad URL":        {"nobody can send it, so no proxy is to blame", loopback, "", probe.Check{URL: "health.example.com"}, health.ControlFailed, "healthCheck.url"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := direct(t, tc.allow, tc.own).Ask(t.Context(), tc.check)
+			if got != tc.want || (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("%s, %v\nwant %s, %q: %s", got, err, tc.want, tc.says, tc.reason)
+			}
+			if err != nil && strings.Contains(err.Error(), "query-secret") {
+				t.Errorf("%v shows the query", err)
+			}
+		})
+	}
+}
+
+func TestRedirectToRefusedAddressIsNotFollowed(t *testing.T) {
+	var inner atomic.Int64
+	secret := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { inner.Add(1) }))
+	defer secret.Close()
+	outer := httptest.NewServer(http.RedirectHandler(secret.URL, http.StatusFound))
+	defer outer.Close()
+	// The outer server is the exempt one: a follower would carry that on.
+	got, err := direct(t, nil, outer.URL).Ask(t.Context(), probe.Check{URL: outer.URL, ExpectedStatus: 200})
+	if got != health.ControlFailed || inner.Load() != 0 {
+		t.Errorf("%s, %v; the inner server saw %d requests", got, err, inner.Load())
+	}
+}
+
+// TestThousandFailuresMakeOneControlRequest: together and one after another.
+func TestThousandFailuresMakeOneControlRequest(t *testing.T) {
+	plain, hits, _ := newOrigin(t, false)
+	d := direct(t, loopback, "")
+	var wg sync.WaitGroup
+	for range 1000 {
+		wg.Go(func() {
+			if got, err := d.Ask(t.Context(), probe.Check{URL: plain + "/generate_204"}); got != health.ControlPassed {
+				t.Errorf("%s, %v", got, err)
+			}
+		})
+	}
+	wg.Wait()
+	for range 10 {
+		_, _ = d.Ask(t.Context(), probe.Check{URL: plain + "/generate_204"})
+	}
+	if n := hits.Load(); n != 1 {
+		t.Errorf("%d control requests for one URL", n)
+	}
+}
+
+// TestControlSurvivesItsAskersEnd: the one who happened to ask first may be
+// forgotten; the others still need an answer.
+func TestControlSurvivesItsAskersEnd(t *testing.T) {
+	reached := make(chan struct{})
+	var once sync.Once
+	release := make(chan struct{})
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		first := false
+		once.Do(func() { first = true; close(reached) })
+		if first {
+			select {
+			case <-r.Context().Done():
+			case <-release:
+			}
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	defer srv.Close()
+	defer close(release)
+	d := direct(t, loopback, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	first := make(chan health.Control)
+	go func() { c, _ := d.Ask(ctx, probe.Check{URL: srv.URL}); first <- c }()
+	<-reached
+	second := make(chan health.Control)
+	go func() { c, _ := d.Ask(t.Context(), probe.Check{URL: srv.URL}); second <- c }()
+	cancel()
+	if c := <-first; c != health.ControlNone {
+		t.Errorf("the cancelled asker got %s, want none", c)
+	}
+	if c := <-second; c != health.ControlPassed {
+		t.Errorf("the other asker got %s, want passed", c)
+	}
+}
+
+func TestNewDirectRefusesBadOptions(t *testing.T) {
+	for _, own := range []string{"origin.example.com", "http://", "http://u:hunter2@%zz", ":8080", "h:port"} {
+		_, err := probe.NewDirect(nil, own)
+		if fault.Of(err) != fault.Invalid {
+			t.Errorf("own origin %q: %v, want an Invalid error", own, err)
+		}
+		if err != nil && strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%v shows a password", err)
+		}
+	}
+	if _, err := probe.NewDirect([]netip.Prefix{{}}, ""); fault.Of(err) != fault.Invalid || !strings.Contains(err.Error(), probe.AllowFlag) {
+		t.Errorf("bad prefix: %v, want an Invalid error that names the flag", err)
+	}
+}
