@@ -1,0 +1,138 @@
+package client
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Class is the kind of a failure, as the server's problem documents name it.
+// A Class is an error, so errors.Is(err, client.NotFound) asks for it.
+type Class string
+
+// The classes.
+const (
+	NotFound    Class = "not_found"   // it does not exist
+	Conflict    Class = "conflict"    // it exists already, or changed meanwhile
+	Invalid     Class = "invalid"     // the request is wrong and must be changed
+	Denied      Class = "denied"      // no valid token (status 401) or too low a role (403)
+	Permanent   Class = "permanent"   // it failed until a person changes something
+	Quota       Class = "quota"       // a limit is reached; come back after RetryAfter
+	Transient   Class = "transient"   // it may well work when tried again
+	Timeout     Class = "timeout"     // no answer in time; whether it was done is unknown
+	Unavailable Class = "unavailable" // the server or its database does not answer
+	Unsupported Class = "unsupported" // this server cannot do it
+)
+
+// Error makes a Class usable as the target of errors.Is.
+func (c Class) Error() string { return string(c) }
+
+// Problem is the body of an error answer: an RFC 9457 problem document.
+type Problem struct {
+	// Type is "urn:fleetdesk:problem:" and the class.
+	Type string `json:"type" doc:"urn:fleetdesk:problem: and the class of the error." example:"urn:fleetdesk:problem:not_found"`
+	// Title is one sentence that is the same for every error of the class.
+	Title string `json:"title" doc:"The same sentence for every error of the class."`
+	// Status is the HTTP status code.
+	Status int `json:"status" doc:"HTTP status code." example:"404"`
+	// Detail is about this very error; empty for a server's own failure.
+	Detail string `json:"detail,omitempty" doc:"About this very error; absent for a server's own failure."`
+	// RequestID finds the request in the server's log.
+	RequestID string `json:"requestId,omitempty" doc:"Finds the request in the server's log."`
+	// Errors names the single parts of the request that are wrong.
+	Errors []FieldError `json:"errors,omitempty" nullable:"false" doc:"The single parts of the request that are wrong."`
+}
+
+// FieldError is one wrong part of a request.
+type FieldError struct {
+	// Location is a path such as "query.limit".
+	Location string `json:"location,omitempty" doc:"Path of the part." example:"query.limit"`
+	// Message says what is wrong.
+	Message string `json:"message" doc:"What is wrong with it."`
+}
+
+// Error is every error that a method of [Client] returns.
+type Error struct {
+	// Class is what to act on; see also [Error.Is].
+	Class Class
+	// Status is the HTTP status code; 0 when no answer came.
+	Status int
+	// Title and Detail are the problem document's.
+	Title, Detail string
+	// RetryAfter is when the server asked to come back; 0 when it did not say.
+	RetryAfter time.Duration
+	// RequestID finds the request in the server's log.
+	RequestID string
+	// Fields are the wrong parts of the request.
+	Fields []FieldError
+
+	op    string
+	cause error
+}
+
+// Error says what was asked, what came back and where to look. It never holds
+// the token.
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.op)
+	b.WriteString(": ")
+	switch {
+	case e.cause != nil:
+		b.WriteString(e.cause.Error())
+	case e.Detail != "":
+		b.WriteString(e.Detail)
+	default:
+		b.WriteString(e.Title)
+	}
+	if e.Status != 0 {
+		fmt.Fprintf(&b, " (%s, status %d", e.Class, e.Status)
+		if e.RequestID != "" {
+			fmt.Fprintf(&b, ", request %s", e.RequestID)
+		}
+		b.WriteString(")")
+	}
+	return b.String()
+}
+
+// Is reports whether target is the error's class.
+func (e *Error) Is(target error) bool {
+	c, ok := target.(Class)
+	return ok && c == e.Class
+}
+
+// Unwrap is the cause where no answer came, such as context.Canceled.
+func (e *Error) Unwrap() error { return e.cause }
+
+const problemType = "urn:fleetdesk:problem:"
+
+// classOf rebuilds the class from the problem's type; an answer that is none
+// of the server's own (a proxy in between) is classed by its status.
+func classOf(typ string, status int) Class {
+	if name, ok := strings.CutPrefix(typ, problemType); ok {
+		switch c := Class(name); c {
+		case NotFound, Conflict, Invalid, Denied, Permanent, Quota, Transient, Timeout, Unavailable, Unsupported:
+			return c
+		}
+	}
+	switch {
+	case status == 401 || status == 403 || status == 407:
+		return Denied
+	case status == 404 || status == 410:
+		return NotFound
+	case status == 409 || status == 412:
+		return Conflict
+	case status == 429:
+		return Quota
+	case status == 408 || status == 504:
+		return Timeout
+	case status == 501:
+		return Unsupported
+	case status == 502 || status == 503:
+		return Unavailable
+	case status >= 500:
+		return Transient
+	case status >= 400:
+		return Invalid
+	}
+	return Permanent
+}

@@ -1,0 +1,136 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"fleetdesk/internal/core/fault"
+	"fleetdesk/internal/platform/httpd"
+)
+
+// huma makes its own errors through a package variable. Setting that would be
+// global state, so they are turned into our documents on their way out:
+// statuses corrects the status, problems the body.
+
+// problem is a document as huma wants an error: with a status, and naming its
+// media type.
+type problem struct{ httpd.Document }
+
+func (p problem) Error() string             { return p.Title }
+func (p problem) GetStatus() int            { return p.Status }
+func (p problem) ContentType(string) string { return httpd.ProblemMediaType }
+
+// GetHeaders are the headers that go with the document.
+func (p problem) GetHeaders() http.Header {
+	h := http.Header{}
+	p.Header(h)
+	h.Del("Content-Type")  // huma sets it
+	h.Del("Cache-Control") // httpd sets it, and huma would add a second
+	return h
+}
+
+// answer makes a handler's error what huma writes, and logs what the client
+// does not see.
+func (s *server) answer(ctx context.Context, err error) error {
+	return problem{httpd.Report(ctx, s.opts.Log, err)}
+}
+
+// problems replaces huma's error model, which may echo values of the request.
+func (s *server) problems(ctx huma.Context, _ string, v any) (any, error) {
+	m, ok := v.(*huma.ErrorModel)
+	if !ok {
+		return v, nil
+	}
+	fields := make([]httpd.FieldError, 0, len(m.Errors))
+	texts := make([]string, 0, len(m.Errors))
+	for _, e := range m.Errors {
+		if e == nil {
+			continue
+		}
+		fields = append(fields, httpd.FieldError{Location: e.Location, Message: e.Message})
+	}
+	slices.SortFunc(fields, func(a, b httpd.FieldError) int {
+		return cmp.Or(cmp.Compare(a.Location, b.Location), cmp.Compare(a.Message, b.Message))
+	})
+	for _, f := range fields {
+		texts = append(texts, strings.TrimPrefix(f.Location+": "+f.Message, ": "))
+	}
+	text := m.Detail
+	if len(texts) > 0 {
+		text = strings.Join(texts, "; ")
+	}
+	class, status := fault.Invalid, ourStatus(m.Status)
+	if status >= 500 {
+		class = fault.Permanent
+	}
+	err := httpd.WithStatus(httpd.WithFields(fault.New(class, text), fields), status)
+	return httpd.Report(ctx.Context(), s.opts.Log, err), nil
+}
+
+// ourStatus maps huma's status of a request that fails validation to ours.
+func ourStatus(status int) int {
+	if status == http.StatusUnprocessableEntity {
+		return http.StatusBadRequest
+	}
+	return status
+}
+
+// statuses is the outermost middleware of every operation.
+func statuses(ctx huma.Context, next func(huma.Context)) { next(statusContext{ctx}) }
+
+// humaContext keeps the embedded field's name from hiding the method Context.
+type humaContext huma.Context
+
+type statusContext struct{ humaContext }
+
+func (c statusContext) SetStatus(status int) { c.humaContext.SetStatus(ourStatus(status)) }
+
+// Unwrap lets humago find its own context.
+func (c statusContext) Unwrap() huma.Context { return c.humaContext }
+
+// strict refuses queries that a decoder could read in more than one way.
+func (s *server) strict(ctx huma.Context, next func(huma.Context)) {
+	r, w := humago.Unwrap(ctx)
+	if err := checkQuery(r); err != nil {
+		httpd.WriteError(w, r, s.opts.Log, err)
+		return
+	}
+	next(ctx)
+}
+
+// checkQuery wants every parameter well-formed and at most once.
+func checkQuery(r *http.Request) error {
+	const maxQuery = 8 << 10
+	if len(r.URL.RawQuery) > maxQuery {
+		return fault.Errorf(fault.Invalid, "the query is longer than %d bytes", maxQuery)
+	}
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return fault.New(fault.Invalid, "the query is not well-formed: check the percent signs and semicolons")
+	}
+	var fields []httpd.FieldError
+	for name, v := range values {
+		if len(v) > 1 {
+			fields = append(fields, httpd.FieldError{Location: "query." + name, Message: "given more than once"})
+		}
+	}
+	if len(fields) == 0 {
+		return nil
+	}
+	slices.SortFunc(fields, func(a, b httpd.FieldError) int { return cmp.Compare(a.Location, b.Location) })
+	return httpd.WithFields(fault.New(fault.Invalid, fields[0].Location+": "+fields[0].Message), fields)
+}
+
+// queryError says what is wrong with one query parameter.
+func queryError(name, message string) error {
+	location := "query." + name
+	return httpd.WithFields(fault.New(fault.Invalid, location+": "+message),
+		[]httpd.FieldError{{Location: location, Message: message}})
+}
