@@ -1,0 +1,9 @@
+// Package guard has the decorators of the provider contract: what holds for
+// every provider whatever its code does. [Deadline] ends calls and classes
+// errors, [Metrics] counts, [Trace] logs, [ReadOnly] forbids.
+//
+// A decorator lists every method of the contract and embeds nothing, so that a
+// new method cannot slip through it. What it returns implements the optional
+// interfaces (provider.Checker, io.Closer) of the inner provider, no more and
+// no less.
+package guard
