@@ -40,7 +40,11 @@ type Provider interface {
 	// Delete removes the instance and all that was made for it, by one bounded
 	// step, and returns Gone only when nothing is left to pay for; Deleting
 	// asks to be called again. Already gone, never made and unknown ids are
-	// Gone without error. What does not carry the owner's tag is not touched.
+	// Gone without error; when the id is malformed or names nothing, the
+	// owner's UID decides. What does not carry the owner's tag is not touched.
+	// On a host that is not in the configuration Delete does nothing and
+	// returns Abandoned: the host was taken out by a person, and the Proxy must
+	// not hang for it.
 	Delete(ctx context.Context, ref Ref) (State, error)
 
 	// ListByTag returns one verdict for each host or zone of the provider: all
@@ -159,7 +163,7 @@ type Instance struct {
 // State is what an instance is doing.
 type State string
 
-// The states. Gone comes from Delete alone.
+// The states. Gone and Abandoned come from Delete alone.
 const (
 	// Provisioning: being made; call Create again to go on.
 	Provisioning State = "Provisioning"
@@ -176,6 +180,9 @@ const (
 	Unknown State = "Unknown"
 	// Gone: nothing of it is left.
 	Gone State = "Gone"
+	// Abandoned: its host has left the configuration; whatever is there was
+	// left as it is and is a person's to remove.
+	Abandoned State = "Abandoned"
 )
 
 // HostList is one host's verdict in a listing.

@@ -26,7 +26,7 @@ func (r *Reconciler) remove(ctx context.Context, px *v1alpha1.Proxy) outcome {
 	if px.Annotations[v1alpha1.SkipCleanupAnnotation] == "true" {
 		// Before the provider is looked up, so that it also frees a Proxy whose
 		// provider has left the config.
-		return r.abandon(ctx, px)
+		return r.abandon(ctx, px, "by annotation "+v1alpha1.SkipCleanupAnnotation)
 	}
 	if err := r.markTerminating(ctx, px); err != nil {
 		return failed(err)
@@ -56,6 +56,8 @@ func (r *Reconciler) destroy(ctx context.Context, px *v1alpha1.Proxy, p provider
 	switch {
 	case err == nil && state == provider.Gone:
 		return r.release(ctx, px)
+	case err == nil && state == provider.Abandoned:
+		return r.abandon(ctx, px, fmt.Sprintf("host %s is not in the configuration of provider %s any more", orNothing(ref.Host), px.Spec.Provider))
 	case err == nil:
 		r.attempts.clear(px.UID)
 		return wait(stepPause)
@@ -89,15 +91,15 @@ func (r *Reconciler) release(ctx context.Context, px *v1alpha1.Proxy) outcome {
 }
 
 // abandon lets the Proxy go and leaves its instance to a person.
-func (r *Reconciler) abandon(ctx context.Context, px *v1alpha1.Proxy) outcome {
+func (r *Reconciler) abandon(ctx context.Context, px *v1alpha1.Proxy, why string) outcome {
 	if err := r.dropFinalizer(ctx, px); err != nil {
 		return failed(err)
 	}
 	r.attempts.clear(px.UID)
 	id := orUnborn(px.Status.ProviderID)
-	r.o.Log.Warn("an instance was abandoned on request and goes on running", "proxy", key(px), "provider", px.Spec.Provider, "host", px.Status.Host, "instance", id)
+	r.o.Log.Warn("an instance was abandoned and is left as it is", "why", why, "proxy", key(px), "provider", px.Spec.Provider, "host", px.Status.Host, "instance", id)
 	r.event(px, corev1.EventTypeWarning, "Abandoned", "Delete",
-		"by annotation %s: instance %s (provider %s, host %s) was left as it is and is yours to remove", v1alpha1.SkipCleanupAnnotation, id, px.Spec.Provider, px.Status.Host)
+		"%s: instance %s (provider %s, host %s) was left as it is and is yours to remove", why, id, px.Spec.Provider, px.Status.Host)
 	return done()
 }
 

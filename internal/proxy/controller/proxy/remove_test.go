@@ -107,6 +107,25 @@ func TestSkipCleanup(t *testing.T) {
 	}
 }
 
+// A host that a person took out of the configuration must not hold its Proxies
+// in Terminating; that a machine was left there is said.
+func TestAProxyOnAHostThatLeftTheConfigurationGoesAndItsInstanceIsNamed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, fake.Options{Hosts: []string{"h1"}})
+	px := r.proxy("a", func(px *v1alpha1.Proxy) { px.Finalizers = []string{v1alpha1.Finalizer} })
+	r.create(px)
+	px.Status.ProviderID, px.Status.Host = "fake://h2/00000001", "h2"
+	if err := r.client.Status().Update(t.Context(), px); err != nil {
+		t.Fatal(err)
+	}
+	r.delete("a")
+	r.start()
+	r.gone("a")
+	if note := r.event("a", "Abandoned"); !strings.Contains(note, "fake://h2/00000001") || !strings.Contains(note, "host h2") {
+		t.Errorf("the event does not name instance and host: %s", note)
+	}
+}
+
 func TestADeletionGoesOnWhenItsProviderComesBack(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, fake.Options{}).start()

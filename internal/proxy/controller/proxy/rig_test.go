@@ -84,7 +84,7 @@ func (p *providers) Names() (names []string) {
 // rig is a manager with this controller over a fake provider, on a real API
 // server, in a namespace of its own.
 type rig struct {
-	t         *testing.T
+	t         testing.TB
 	ns        string
 	client    client.Client // uncached
 	fake      *fake.Provider
@@ -103,7 +103,7 @@ type rig struct {
 // installation is the tag of the rig's instances.
 const installation = "test/rig"
 
-func scheme(t *testing.T) *runtime.Scheme {
+func scheme(t testing.TB) *runtime.Scheme {
 	t.Helper()
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
@@ -115,9 +115,11 @@ func scheme(t *testing.T) *runtime.Scheme {
 }
 
 // newRig makes a rig; nothing runs before start.
-func newRig(t *testing.T, o fake.Options) *rig {
+func newRig(t testing.TB, o fake.Options) *rig {
 	t.Helper()
-	c, err := client.New(cluster.Config(t), client.Options{Scheme: scheme(t)})
+	cfg := cluster.Config(t)
+	cfg.QPS = -1
+	c, err := client.New(cfg, client.Options{Scheme: scheme(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +135,9 @@ func (r *rig) start() *rig {
 	t := r.t
 	t.Helper()
 	skip, grace := true, 5*time.Second
-	mgr, err := ctrl.NewManager(cluster.Config(t), ctrl.Options{
+	cfg := cluster.Config(t)
+	cfg.QPS, cfg.Burst = 200, 400 // the operator's own default
+	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme: scheme(t), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		Cache:                   cache.Options{DefaultNamespaces: map[string]cache.Config{r.ns: {}}},
 		Controller:              ctrlconfig.Controller{SkipNameValidation: &skip},
@@ -179,7 +183,7 @@ func (r *rig) start() *rig {
 	r.reconciler = proxy.New(proxy.Options{
 		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Providers: r.providers, Inventory: inv, Prober: loop,
 		Installation: installation, Events: mgr.GetEventRecorder("proxy-operator"),
-		HealthURL: "http://origin.example.com/generate_204", ProvisionTimeout: time.Minute, Workers: 4, Log: log,
+		HealthURL: "http://origin.example.com/generate_204", ProvisionTimeout: time.Minute, Workers: 16, Log: log,
 	})
 	if err := proxy.Index(ctx, mgr.GetFieldIndexer()); err != nil {
 		t.Fatal(err)

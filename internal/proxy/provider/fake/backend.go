@@ -2,6 +2,7 @@ package fake
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -184,12 +185,15 @@ func (b *backend) parse(id string) (host string, err error) {
 	return host, nil
 }
 
+// errNotConfigured is in the chain of an error about a host that is not ours.
+var errNotConfigured = errors.New("not in the configuration")
+
 // host finds a configured host.
 func (b *backend) host(name string) (*host, error) {
 	h, ok := b.hosts[name]
 	if !ok {
-		return nil, fault.Errorf(fault.Permanent, "host %q is not in the configuration of provider %s; it has %s",
-			name, b.name, strings.Join(b.order, ", "))
+		return nil, fault.Errorf(fault.Permanent, "host %q is %w of provider %s; it has %s",
+			name, errNotConfigured, b.name, strings.Join(b.order, ", "))
 	}
 	return h, nil
 }

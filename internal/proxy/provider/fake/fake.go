@@ -309,6 +309,9 @@ func (p *Provider) Delete(ctx context.Context, r provider.Ref) (provider.State, 
 		// The id leads nowhere; what was made for the owner still counts.
 		h, m, err = p.find(ctx, provider.Ref{Owner: r.Owner, Host: r.Host})
 	}
+	if errors.Is(err, errNotConfigured) {
+		return provider.Abandoned, nil
+	}
 	if err != nil {
 		return "", err
 	}

@@ -19,7 +19,7 @@ func deleteTests() []Subtest {
 		{Clauses: []string{"P-DEL-4"}, Title: "without an id finds by UID, with the host and without", run: deleteByUID},
 		{Clauses: []string{"P-DEL-7"}, Title: "does not touch what carries another tag", Needs: []string{"Foreign"}, run: deleteForeign},
 		{Clauses: []string{"P-DEL-8"}, Title: "a host that does not answer is no Gone", Needs: []string{"BreakHost"}, run: deleteBroken},
-		{Clauses: []string{"P-DEL-9"}, Title: "a host that is not configured is Permanent", run: deleteNowhere},
+		{Clauses: []string{"P-DEL-9"}, Title: "a host that is not configured is Abandoned", run: deleteNowhere},
 		{Clauses: []string{"P-DEL-10"}, Title: "with Create at the same time, the last Delete wins", run: deleteAgainstCreate},
 		{Clauses: []string{"P-DEL-11"}, Title: "removes a stopped instance", Needs: []string{"Stop"}, run: deleteStopped},
 		{Clauses: []string{"P-DEL-13"}, Title: "an unreadable instance is removed whole or an error", Needs: []string{"Corrupt", "Remains"}, run: deleteUnreadable},
@@ -194,11 +194,14 @@ func deleteBroken(e env) {
 
 func deleteNowhere(e env) {
 	o := e.owner()
-	_, err := e.remove(e.p, provider.Ref{Owner: o, Host: nowhere})
-	e.wantClass("Delete on a host that is not configured", err, fault.Permanent)
+	abandoned := func(what string, r provider.Ref) {
+		if st, err := e.remove(e.p, r); err != nil || st != provider.Abandoned {
+			e.Errorf("Delete %s on a host that is not configured: state %q, error %v; want Abandoned", what, st, err)
+		}
+	}
+	abandoned("by UID", provider.Ref{Owner: o, Host: nowhere})
 	for _, id := range e.h.StrayIDs {
-		_, err := e.remove(e.p, provider.Ref{ID: id, Owner: o})
-		e.wantClass("Delete of id "+id+" on a host that is not configured", err, fault.Permanent)
+		abandoned("of id "+id, provider.Ref{ID: id, Owner: o})
 	}
 }
 

@@ -102,12 +102,22 @@ var breakRest = map[string]bent{
 			return st, err
 		}
 	}},
-	"a host not configured is Gone": {"P-DEL-9", "a typo in hosts would free every Proxy that is being deleted", func(m *mutant, _ *providertest.Harness) {
+	"a host not configured is Gone": {"P-DEL-9", "nobody would learn that a machine was left", func(m *mutant, _ *providertest.Harness) {
 		inner := m.remove
 		m.remove = func(ctx context.Context, r provider.Ref) (provider.State, error) {
 			st, err := inner(ctx, r)
-			if provider.Class(err) == fault.Permanent && !strings.Contains(err.Error(), "record") {
-				return provider.Gone, nil
+			if st == provider.Abandoned {
+				st = provider.Gone
+			}
+			return st, err
+		}
+	}},
+	"a host not configured is Permanent": {"P-DEL-9", "a Proxy would hang in Terminating for a host that was taken out", func(m *mutant, _ *providertest.Harness) {
+		inner := m.remove
+		m.remove = func(ctx context.Context, r provider.Ref) (provider.State, error) {
+			st, err := inner(ctx, r)
+			if st == provider.Abandoned {
+				return "", fault.New(fault.Permanent, "the host is not configured")
 			}
 			return st, err
 		}

@@ -153,8 +153,8 @@ func (w *watched) Delete(ctx context.Context, r provider.Ref) (provider.State, e
 	defer w.n.time("Delete", time.Now())
 	st, err := w.p.Delete(ctx, r)
 	w.n.err("Delete", err)
-	if err == nil && st != provider.Gone && st != provider.Deleting {
-		w.n.add("P-GEN-8", "Delete: state %q; only Gone and Deleting are its answers", st)
+	if err == nil && st != provider.Gone && st != provider.Deleting && st != provider.Abandoned {
+		w.n.add("P-GEN-8", "Delete: state %q; only Gone, Deleting and Abandoned are its answers", st)
 	}
 	return st, err
 }

@@ -1,0 +1,95 @@
+package proxy_test
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fleetdesk/api/v1alpha1"
+	"fleetdesk/internal/proxy/provider/fake"
+)
+
+// BenchmarkOperator measures the controller against a real API server and
+// etcd, over the fake provider, with checks that answer at once: what is left
+// is the operator's own work and the API's. It prints lines
+// "BENCH name value unit"; make bench-operator runs it once.
+func BenchmarkOperator(b *testing.B) {
+	for range b.N {
+		for _, n := range []int{10, 100, 1000} {
+			measure(b, n)
+		}
+	}
+}
+
+func measure(b *testing.B, n int) {
+	r := newRig(b, fake.Options{Hosts: []string{"h1", "h2", "h3"}, StagesPerCall: 5}).start()
+	empty := heap()
+	began := time.Now()
+	var creators errgroup.Group
+	creators.SetLimit(8)
+	for i := range n {
+		px := r.proxy(fmt.Sprintf("p%04d", i), func(px *v1alpha1.Proxy) {
+			px.Spec.HealthCheck.Interval, px.Spec.HealthCheck.Timeout = "30s", "5s"
+		})
+		creators.Go(func() error { return r.client.Create(b.Context(), px) })
+	}
+	if err := creators.Wait(); err != nil {
+		b.Fatal(err)
+	}
+	created := time.Since(began)
+	var list v1alpha1.ProxyList
+	for end := time.Now().Add(5 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		if err := r.client.List(b.Context(), &list, client.InNamespace(r.ns)); err != nil {
+			b.Fatal(err)
+		}
+		ready := 0
+		for i := range list.Items {
+			if list.Items[i].Status.Phase == v1alpha1.PhaseReady {
+				ready++
+			}
+		}
+		if ready == n {
+			break
+		}
+		if time.Now().After(end) {
+			b.Fatalf("%d of %d Proxies are ready after 5 minutes", ready, n)
+		}
+	}
+	converged := time.Since(began)
+	if got := len(r.machines()); got != n {
+		b.Fatalf("%d machines for %d Proxies", got, n)
+	}
+	list = v1alpha1.ProxyList{}
+	fmt.Printf("BENCH operator.create.n%d.seconds %.2f s\n", n, created.Seconds())
+	fmt.Printf("BENCH operator.converge.n%d.seconds %.2f s\n", n, converged.Seconds())
+
+	// What the provider is asked once all is well, over ten listings.
+	const listings = 10
+	before, lists := r.fake.Calls(), int64(0)
+	for lists < listings {
+		time.Sleep(100 * time.Millisecond)
+		lists = r.fake.Calls()["ListByTag"] - before["ListByTag"]
+	}
+	calls := int64(0)
+	for method, now := range r.fake.Calls() {
+		calls += now - before[method]
+	}
+	fmt.Printf("BENCH operator.steady.calls_per_interval.n%d %.2f calls\n", n, float64(calls)/float64(lists))
+	if n == 1000 {
+		fmt.Printf("BENCH operator.memory_per_proxy.kib %.1f KiB\n", float64(heap()-empty)/float64(n)/1024)
+	}
+	r.stop()
+}
+
+// heap is the live heap in bytes.
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
