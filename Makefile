@@ -1,0 +1,96 @@
+# The two commands to know: `make demo` and `make test`. Each does all of its own set-up.
+
+# One set of build flags for everything: -trimpath and CGO_ENABLED are part of a package's build id, so another value
+# anywhere would compile Kubernetes a second time. The race lane alone turns cgo on (hack/lanes).
+export CGO_ENABLED := 0
+export GOFLAGS     := -trimpath -buildvcs=false
+export GOWORK      := off
+
+# Binaries without debugger tables are a third smaller; `make build LDFLAGS=` keeps them.
+LDFLAGS ?= -s -w
+
+DEMO_DATA ?= $(CURDIR)/.demo
+GENERATED := api config
+
+SHELL       := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS   += --no-builtin-rules --no-print-directory
+.PHONY: help demo smoke test check bench bench-operator generate drift fmt lint vuln build kube-assets lanes clean \
+	setup-go setup-demo setup-test standalone controller-gen gofumpt golangci-lint
+
+help: ## Print this help.
+	@awk 'BEGIN { FS = ":.*## " } \
+		/^[a-z][a-z-]*:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+## What people type
+
+demo: setup-demo ## Start a Kubernetes API, the operator and three real proxies here.
+	@[ -x bin/proxy-operator-standalone ] || \
+		echo "The first build compiles a Kubernetes API server: about six minutes on two cores. Later runs start in seconds." >&2
+	@$(MAKE) standalone kube-assets
+	@exec bin/proxy-operator-standalone --demo --data-dir "$(DEMO_DATA)"
+
+smoke: setup-go standalone ## The demo without a person: start, fetch through each proxy, stop.
+	@go build -o bin/tools/ ./hack/smoke
+	@bin/tools/smoke bin/proxy-operator-standalone
+
+test: setup-test lanes ## Run every test that needs no root; ends with a table of lanes.
+	@bin/tools/lanes test
+
+check: setup-test lanes ## Run what CI runs: test, lint, drift of generated files, root lanes, smoke.
+	@bin/tools/lanes check
+
+bench: $(filter bench-%,$(shell sed -n 's/^\(bench-[a-z-]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST)))) ## Run every bench-… target; each prints lines "BENCH name value unit".
+
+bench-operator: setup-go kube-assets ## Convergence, memory and calls of the operator with 1,000 Proxies.
+	@go test -run "^$$" -bench Operator -benchtime 1x -timeout 15m ./internal/proxy/controller/proxy | grep --line-buffered -Ev "^(goos|goarch|pkg|cpu): |^(PASS|ok |Benchmark)"
+
+generate: setup-go controller-gen ## Write deep copies, CRDs and roles anew from the markers in the code.
+	@bin/tools/controller-gen object paths=./api/... crd output:crd:artifacts:config=config/crd/bases
+	@bin/tools/controller-gen rbac:roleName=proxy-operator paths=./internal/proxy/operator output:rbac:dir=config/rbac
+
+drift: controller-gen ## Fail when generated files are out of date.
+	@MAKE="$(MAKE)" hack/drift.sh $(GENERATED)
+
+fmt: setup-go gofumpt ## Format all Go files.
+	@bin/tools/gofumpt -w .
+
+lint: setup-go golangci-lint ## Run golangci-lint over all modules.
+	@bin/tools/golangci-lint run ./...
+	@cd standalone && ../bin/tools/golangci-lint run --config ../.golangci.yml ./...
+
+vuln: setup-go ## Look known vulnerabilities up (needs vuln.go.dev, or GOVULNDB=file:///a/mirror).
+	@cd tools/vuln && go build -o ../../bin/tools/ tool
+	@bin/tools/govulncheck -db "$${GOVULNDB:-https://vuln.go.dev}" ./...
+
+build: setup-go standalone ## Build the programs into bin/.
+	@hack/progress.sh "building proxy-operator" go build -v -ldflags="$(LDFLAGS)" -o bin/ ./cmd/...
+
+kube-assets: setup-go ## Build etcd, kube-apiserver and kubectl into bin/k8s/ (for tests and for you).
+	@hack/kube-assets.sh
+
+clean: ## Remove what builds left in bin/ (the demo's data in .demo/ stays).
+	rm -rf bin
+
+## What they are made of. No stamps: go knows what is up to date, and says so in under a second.
+
+setup-go:
+	@hack/setup.sh go certs
+setup-demo:
+	@hack/setup.sh go certs curl
+setup-test:
+	@hack/setup.sh go certs curl cc
+
+standalone:
+	@cd standalone && ../hack/progress.sh "building proxy-operator-standalone" go build -v -ldflags="$(LDFLAGS)" -o ../bin/ ./cmd/...
+
+lanes:
+	@go build -o bin/tools/ ./hack/lanes
+
+controller-gen:
+	@cd tools/gen && ../../hack/progress.sh "building controller-gen" go build -v -o ../../bin/tools/ tool
+gofumpt:
+	@cd tools/lint && ../../hack/progress.sh "building gofumpt" go build -v -o ../../bin/tools/ mvdan.cc/gofumpt
+golangci-lint:
+	@cd tools/lint && ../../hack/progress.sh "building golangci-lint" go build -v -o ../../bin/tools/ tool

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Checks what a target needs from the machine and installs what is missing when it may (root or passwordless sudo,
+# apt-get present). Otherwise it prints the one line to type and fails.
+#
+# usage: hack/setup.sh [go] [cc] [curl] [certs]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+need_go=1.26
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+
+# The race detector needs a C compiler and the C library's headers; a gcc that
+# was installed without its recommended packages has no headers.
+has_cc() {
+    local cc
+    cc=$(command -v gcc || command -v cc || command -v clang) || return 1
+    printf '#include <stdlib.h>\nint main(void) { return EXIT_SUCCESS; }\n' | "$cc" -x c -fsyntax-only - 2>/dev/null
+}
+
+# Any of the folders and files where Go looks for root certificates will do.
+has_certs() {
+    [ -n "${SSL_CERT_FILE:-}${SSL_CERT_DIR:-}" ] || [ -s /etc/ssl/certs/ca-certificates.crt ] ||
+        [ -s /etc/pki/tls/certs/ca-bundle.crt ] || [ -s /etc/ssl/cert.pem ]
+}
+
+packages=()
+for need in "$@"; do
+    case $need in
+    go)
+        command -v go >/dev/null || {
+            say "Go $need_go or newer is needed and no go command is in PATH; see https://go.dev/doc/install"
+            exit 1
+        }
+        # In a module folder an older go command fetches the version that go.mod asks for.
+        have=$(go env GOVERSION) || {
+            say "this go command cannot work with go.mod; Go $need_go or newer is needed, see https://go.dev/doc/install"
+            exit 1
+        }
+        if [ "$(printf '%s\n' "$need_go" "${have#go}" | sort -V | head -n 1)" != "$need_go" ]; then
+            say "Go $need_go or newer is needed, this is $have; see https://go.dev/doc/install"
+            exit 1
+        fi
+        ;;
+    cc) has_cc || packages+=(gcc libc6-dev) ;;
+    curl) command -v curl >/dev/null || packages+=(curl) ;;
+    certs) has_certs || packages+=(ca-certificates) ;;
+    *)
+        say "unknown need: $need (go, cc, curl, certs)"
+        exit 2
+        ;;
+    esac
+done
+[ ${#packages[@]} -gt 0 ] || exit 0
+
+line="apt-get update && apt-get install -y --no-install-recommends ${packages[*]}"
+become=()
+if [ "$(id -u)" != 0 ]; then
+    if command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+        become=(sudo -n)
+    else
+        say "missing: ${packages[*]}. Type this, then start again:"
+        as_root="su -c"
+        command -v sudo >/dev/null && as_root="sudo sh -c"
+        printf "  %s '%s'\n" "$as_root" "$line" >&2
+        exit 1
+    fi
+fi
+if ! command -v apt-get >/dev/null; then
+    say "missing: ${packages[*]} (Debian's names), and there is no apt-get here. Install them with this system's package manager, then start again."
+    exit 1
+fi
+say "installing ${packages[*]}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+run() { "${become[@]}" env DEBIAN_FRONTEND=noninteractive timeout 600 "$@" >>"$log" 2>&1; }
+if ! run apt-get -o DPkg::Lock::Timeout=120 update ||
+    ! run apt-get -o DPkg::Lock::Timeout=120 install -y --no-install-recommends "${packages[@]}"; then
+    cat "$log" >&2
+    say "that failed. Type this, then start again:"
+    printf '  %s\n' "$line" >&2
+    exit 1
+fi

@@ -1,0 +1,253 @@
+package arch_test
+
+// table is the law: floors, and what is allowed beyond them. Folders are
+// written as "a/b" (that package alone) or "a/b/..." (it and all below).
+type table struct {
+	floors    []floor
+	importers []importers
+	closures  []closure
+	doors     []door
+	// names that say nothing about what a package holds.
+	names []string
+	// mains are the folders of programs' mains, and their lines at most.
+	mains     []string
+	mainLines int
+	// fileLines is the length of a file at most; long excuses single files.
+	fileLines int
+	long      []exception
+	// chart is the document with a row for each folder of the system.
+	chart string
+}
+
+// floor says what the production files of a folder may import, and what its
+// tests (and packages that only tests import) may import besides. The longest
+// folder that fits a package decides. In may and tests, a name with a dot in
+// its first element is a third party's, any other the project's own.
+type floor struct {
+	folder string
+	may    []string
+	tests  []string
+	reason string
+}
+
+// std and third stand for the standard library and for every third party.
+const (
+	std   = "std"
+	third = "third"
+)
+
+// importers says who alone may import a folder.
+type importers struct {
+	folder, reason string
+	by             []string
+}
+
+// closure says what the programs made from a folder must never hold, through
+// however many steps.
+type closure struct {
+	from   []string
+	never  []string
+	but    []string
+	reason string
+}
+
+// door says which folders alone may use a way out: imports, or functions
+// ("os.Exit") of a package.
+type door struct {
+	imports []string
+	uses    []string
+	in      []string
+	reason  string
+}
+
+type exception struct{ file, reason string }
+
+const (
+	contract = "internal/proxy/provider"
+	core     = "internal/core/..."
+	platform = "internal/platform/..."
+	testkit  = "internal/testkit/..."
+	k8s      = "k8s.io/..."
+	sigs     = "sigs.k8s.io/..."
+)
+
+// notProviders are the folders beside the providers that hold none.
+var notProviders = []string{contract, contract + "/guard", contract + "/providertest"}
+
+var rules = table{
+	floors: []floor{
+		{
+			folder: "api/...", may: []string{std, "k8s.io/apimachinery/..."},
+			tests:  []string{third, testkit, "api/...", "config/..."},
+			reason: "other people's Go programs import the types, and take over whatever they import",
+		},
+		{
+			folder: "client/...", may: []string{std},
+			tests:  []string{third, "client/..."},
+			reason: "a crawler takes the client into its own program: nothing may come along",
+		},
+		{
+			folder: "config/...", may: []string{std},
+			tests:  []string{third, testkit, "api/...", "config/...", "internal/proxy/config"},
+			reason: "generated manifests as data; what installs them is elsewhere",
+		},
+		{
+			folder: "cmd/...", may: []string{std, "golang.org/x/term/...", "internal/proxy/operator"},
+			reason: "a main catches signals, sees whether it writes to a terminal, and calls its composition root",
+		},
+		{
+			folder: core, may: []string{std, core},
+			tests:  []string{third},
+			reason: "rules without I/O are tested without a machine, and both products share them",
+		},
+		{
+			folder: platform, may: []string{std, third, core, platform},
+			tests:  []string{testkit},
+			reason: "adapters to the machine know no product, so that both products can use them",
+		},
+		{
+			folder: "internal/desk/...", may: []string{std, third, core, platform, "internal/desk/...", "client/..."},
+			tests:  []string{testkit},
+			reason: "what both products share knows neither; the wire types are the client's, so that they exist once",
+		},
+		{
+			folder: "internal/proxy/...",
+			may:    []string{std, third, core, platform, "internal/desk/...", "api/...", "client/...", "internal/proxy/..."},
+			tests:  []string{testkit, "config/..."},
+			reason: "a product stands on the desk, the platform and the rules, and never on the other product",
+		},
+		{
+			folder: contract, may: []string{std, core},
+			tests:  []string{third},
+			reason: "whoever writes a provider takes over what the contract imports",
+		},
+		{
+			folder: contract + "/...", may: []string{std, core, platform, contract},
+			tests:  []string{third, testkit, contract + "/providertest"},
+			reason: "a provider runs without a cluster and knows no sibling; its SDK is named in a row of its own",
+		},
+		{
+			folder: contract + "/providertest", may: []string{std, core, contract, contract + "/fake"},
+			tests:  []string{third},
+			reason: "authors of providers use the suite; it is proven on broken variants of the fake",
+		},
+		{
+			folder: contract + "/guard", may: []string{std, core, platform, contract, "github.com/prometheus/client_golang/..."},
+			tests:  []string{third, contract + "/..."},
+			reason: "decorators wrap any provider and so know none",
+		},
+		{
+			folder: contract + "/local/...",
+			may: []string{
+				std, core, platform, contract, contract + "/local/...",
+				"github.com/elazarl/goproxy/...", "golang.org/x/sys/...", "golang.org/x/sync/...",
+			},
+			tests:  []string{third, testkit, contract + "/providertest"},
+			reason: "its SDK is a proxy library and the kernel",
+		},
+		{
+			folder: contract + "/builtin", may: []string{std, core, platform, contract + "/...", "internal/proxy/config", "internal/proxy/registry"},
+			tests:  []string{third},
+			reason: "the one place that lists all providers",
+		},
+		{
+			folder: testkit, may: []string{std, third, core, platform, testkit, "api/...", "config/..."},
+			reason: "helpers of tests stand on the same floors as what they help to test",
+		},
+		{
+			folder: "standalone/...",
+			may:    []string{std, third, core, platform, "internal/proxy/operator", "api/...", "client/...", "config/...", "standalone/..."},
+			tests:  []string{testkit},
+			reason: "the operator with an API server around it: it calls the composition root and nothing behind it",
+		},
+		{
+			folder: "hack/...", may: []string{std, third, "api/...", "client/..."},
+			reason: "tools of the house see the system from outside",
+		},
+		{
+			folder: "test/...", may: []string{std},
+			tests:  []string{third, testkit, "api/...", "client/...", "config/...", core},
+			reason: "the programs are tested from outside, as processes",
+		},
+	},
+
+	importers: []importers{
+		{
+			folder: contract + "/builtin", by: []string{"internal/proxy/operator"},
+			reason: "the list of providers enters the program in one place",
+		},
+		{
+			folder: contract + "/local/...", by: []string{contract + "/builtin", contract + "/local/...", "internal/proxy/operator"},
+			reason: "a provider is known to the list of providers alone; local is also a subcommand of the program, since its instances are processes of it",
+		},
+		{
+			folder: "internal/proxy/operator", by: []string{"cmd/...", "standalone/..."},
+			reason: "a composition root that others import is no root",
+		},
+	},
+
+	closures: []closure{
+		{
+			from:  []string{"internal/proxy/controller/...", "internal/proxy/inventory", "internal/proxy/probe", "internal/proxy/registry"},
+			never: []string{contract + "/..."}, but: notProviders,
+			reason: "what decides sees the contract and never an implementation",
+		},
+		{
+			from: []string{core, platform, "internal/desk/...", "client/..."}, never: []string{k8s, sigs},
+			reason: "what both products share must not bring Kubernetes into a program that has none",
+		},
+		{
+			from: []string{"cmd/..."}, never: []string{"k8s.io/kubernetes/...", "k8s.io/apiserver/...", "go.etcd.io/..."},
+			reason: "the operator in a cluster does not carry an API server",
+		},
+		{
+			from: []string{"cmd/..."}, never: []string{"testing"},
+			reason: "test code in a program is attack surface and flags that nobody asked for",
+		},
+	},
+
+	doors: []door{
+		{
+			imports: []string{"os/exec"}, in: []string{contract + "/local/...", "hack/..."},
+			reason: "every command that the system starts can be found; hack/ starts builds and tests, and is in no program",
+		},
+		{
+			imports: []string{"modernc.org/sqlite/...", "github.com/pressly/goose/..."}, in: []string{"internal/platform/sqldb/..."},
+			reason: "SQL dialects differ; one place knows them",
+		},
+		{
+			imports: []string{"github.com/spf13/cobra/..."}, in: []string{"internal/proxy/operator"},
+			reason: "flags are read at the composition root and passed on as values",
+		},
+		{
+			imports: []string{"github.com/elazarl/goproxy/..."}, in: []string{contract + "/local/..."},
+			reason: "one door per SDK",
+		},
+		{
+			imports: []string{"github.com/danielgtaylor/huma/..."}, in: []string{"internal/desk/api"},
+			reason: "one door per SDK: the rest of the desk does not know how routes are made",
+		},
+		{
+			imports: []string{"k8s.io/kubernetes/...", "k8s.io/apiserver/...", "go.etcd.io/..."}, in: []string{"standalone/controlplane/..."},
+			reason: "one door to the insides of Kubernetes, which promise nothing between versions",
+		},
+		{
+			imports: []string{"os/signal"}, in: []string{"cmd/...", "standalone/cmd/...", "hack/..."},
+			reason: "one signal handler per process, caught before anything starts",
+		},
+		{
+			uses: []string{"os.Exit", "log.Fatal", "log.Fatalf", "log.Fatalln"}, in: []string{"cmd/...", "standalone/cmd/...", "hack/..."},
+			reason: "an exit from below skips every cleanup",
+		},
+		{
+			uses: []string{"os.Getenv", "os.LookupEnv", "os.Environ", "os.ExpandEnv"}, in: []string{"cmd/...", "standalone/cmd/...", "hack/..."},
+			reason: "the environment is an argument of main; what reads it elsewhere cannot be tested side by side",
+		},
+	},
+
+	names: []string{"util", "utils", "common", "helper", "helpers", "types", "models", "misc"},
+
+	mains: []string{"cmd/...", "standalone/cmd/..."}, mainLines: 40,
+	fileLines: 500,
+	chart:     "docs/architecture.md",
+}
