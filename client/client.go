@@ -222,12 +222,16 @@ func (c *Client) once(ctx context.Context, op, target string, out any) *Error {
 		return answered(op, resp, body)
 	}
 	if len(body) > maxBody {
-		return &Error{Class: Invalid, Status: resp.StatusCode, op: op,
-			cause: fmt.Errorf("the answer is larger than %d bytes: ask for a smaller page", maxBody)}
+		return &Error{
+			Class: Invalid, Status: resp.StatusCode, op: op,
+			cause: fmt.Errorf("the answer is larger than %d bytes: ask for a smaller page", maxBody),
+		}
 	}
 	if err := json.Unmarshal(body, out); err != nil {
-		return &Error{Class: Permanent, Status: resp.StatusCode, op: op,
-			cause: fmt.Errorf("the answer is not the desk's: check BaseURL: %w", err)}
+		return &Error{
+			Class: Permanent, Status: resp.StatusCode, op: op,
+			cause: fmt.Errorf("the answer is not the desk's: check BaseURL: %w", err),
+		}
 	}
 	return nil
 }

@@ -39,7 +39,7 @@ type ProxyList struct {
 
 // ProxySpec is the proxy that somebody wants.
 //
-// +kubebuilder:validation:XValidation:rule="(has(self.placement) && has(self.placement.image) ? self.placement.image : '') == (has(oldSelf.placement) && has(oldSelf.placement.image) ? oldSelf.placement.image : '')",message="placement.image is immutable: create another Proxy, then delete this one",fieldPath=".placement"
+// +kubebuilder:validation:XValidation:rule="(has(self.placement) && has(self.placement.image) ? self.placement.image : ”) == (has(oldSelf.placement) && has(oldSelf.placement.image) ? oldSelf.placement.image : ”)",message="placement.image is immutable: create another Proxy, then delete this one",fieldPath=".placement"
 type ProxySpec struct {
 	// provider names an entry of the operator's providers config. Immutable.
 	//

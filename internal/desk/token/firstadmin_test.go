@@ -264,6 +264,7 @@ func TestFirstAdminAdoptsTheFaster(t *testing.T) {
 type fickle struct{ tries int }
 
 func (*fickle) Load(context.Context) (token.Secret, bool, error) { return token.Secret{}, false, nil }
+
 func (f *fickle) Save(context.Context, token.Secret) error {
 	f.tries++
 	return fault.New(fault.Conflict, "taken")

@@ -72,6 +72,7 @@ func (s *turns) CreateToken(ctx context.Context, r token.Record) error {
 func (s *turns) TokenByID(ctx context.Context, id string) (token.Record, token.Account, error) {
 	return s.one().TokenByID(ctx, id)
 }
+
 func (s *turns) RevokeToken(ctx context.Context, id string) error {
 	return s.one().RevokeToken(ctx, id)
 }

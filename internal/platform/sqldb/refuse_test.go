@@ -79,19 +79,22 @@ func TestOpenRefuses(t *testing.T) {
 				o.Path = filepath.Join(filepath.Dir(o.Path), "none", "desk.db")
 				return o
 			},
-			fault.Permanent, []string{"none does not exist", "create it"},
+			fault.Permanent,
+			[]string{"none does not exist", "create it"},
 		},
 		"no path": {
 			"an empty path would be a database in memory, lost at exit",
 			func(*testing.T, string) {},
 			func(o sqldb.Options) sqldb.Options { o.Path = ""; return o },
-			fault.Invalid, []string{"no path"},
+			fault.Invalid,
+			[]string{"no path"},
 		},
 		"network": {
 			"WAL needs memory shared between all processes, which no network gives",
 			func(*testing.T, string) {},
 			func(o sqldb.Options) sqldb.Options { return sqldb.OnFilesystem(o, "nfs", true) },
-			fault.Permanent, []string{"network file system (nfs)", "local disk"},
+			fault.Permanent,
+			[]string{"network file system (nfs)", "local disk"},
 		},
 		"folder": {
 			"a folder is no file",
@@ -100,7 +103,8 @@ func TestOpenRefuses(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			plain, fault.Permanent, []string{"not a regular file"},
+			plain, fault.Permanent,
+			[]string{"not a regular file"},
 		},
 		"dangling link": {
 			"what a broken link meant cannot be known",
@@ -109,7 +113,8 @@ func TestOpenRefuses(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			plain, fault.Permanent, []string{"leads nowhere"},
+			plain, fault.Permanent,
+			[]string{"leads nowhere"},
 		},
 		"two names": {
 			"by two names there are two logs",
@@ -119,31 +124,36 @@ func TestOpenRefuses(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			plain, fault.Permanent, []string{"2 names"},
+			plain, fault.Permanent,
+			[]string{"2 names"},
 		},
 		"text": {
 			"somebody's notes are not a database",
 			func(t *testing.T, path string) { write(t, path, strings.Repeat("dear diary\n", 1000)) },
-			plain, fault.Permanent, []string{"not a database"},
+			plain, fault.Permanent,
+			[]string{"not a database"},
 		},
 		"other program's": {
 			"our tables have no place among a browser's",
 			func(t *testing.T, path string) {
 				closed(t, path, "PRAGMA application_id = 0", "CREATE TABLE bookmarks (url TEXT)")
 			},
-			plain, fault.Permanent, []string{"another program"},
+			plain, fault.Permanent,
+			[]string{"another program"},
 		},
 		"other program's by its id": {
 			"the header names another owner",
 			func(t *testing.T, path string) { closed(t, path, "PRAGMA application_id = 77") },
-			plain, fault.Permanent, []string{"another program"},
+			plain, fault.Permanent,
+			[]string{"another program"},
 		},
 		"newer": {
 			"an older program would corrupt it",
 			func(t *testing.T, path string) {
 				closed(t, path, "INSERT INTO "+sqldb.VersionTable+" (version_id, is_applied) VALUES (99, 1)")
 			},
-			plain, fault.Permanent, []string{"newer version", "schema 99", "knows up to 1"},
+			plain, fault.Permanent,
+			[]string{"newer version", "schema 99", "knows up to 1"},
 		},
 		"lock is a link": {
 			"nobody may make us open another file",
@@ -152,7 +162,8 @@ func TestOpenRefuses(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			plain, fault.Permanent, []string{".lock", "no link"},
+			plain, fault.Permanent,
+			[]string{".lock", "no link"},
 		},
 	}
 	for name, tc := range cases {
@@ -230,13 +241,17 @@ func TestOpenFinishesCreation(t *testing.T) {
 	}{
 		"only the version table": {
 			"goose makes its table in a transaction of its own",
-			[]string{"DROP TABLE tokens", "DROP TABLE accounts", "DROP TABLE schema_info", "PRAGMA application_id = 0",
-				"DELETE FROM " + sqldb.VersionTable + " WHERE version_id > 0"},
+			[]string{
+				"DROP TABLE tokens", "DROP TABLE accounts", "DROP TABLE schema_info", "PRAGMA application_id = 0",
+				"DELETE FROM " + sqldb.VersionTable + " WHERE version_id > 0",
+			},
 		},
 		"only the log mode": {
 			"the file became WAL before it had a table",
-			[]string{"DROP TABLE tokens", "DROP TABLE accounts", "DROP TABLE schema_info", "PRAGMA application_id = 0",
-				"DROP TABLE " + sqldb.VersionTable},
+			[]string{
+				"DROP TABLE tokens", "DROP TABLE accounts", "DROP TABLE schema_info", "PRAGMA application_id = 0",
+				"DROP TABLE " + sqldb.VersionTable,
+			},
 		},
 	}
 	for name, tc := range cases {

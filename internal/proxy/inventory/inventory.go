@@ -14,8 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/proxy/provider"
 )
@@ -37,8 +35,6 @@ type Options struct {
 	// whose host stopped or began to answer. It must not block.
 	Changed func(o provider.Owner)
 	Log     *slog.Logger
-	// Metrics is where the counters go; nil for none.
-	Metrics prometheus.Registerer
 }
 
 // Knowledge is how much the inventory knows of an instance.
@@ -67,8 +63,7 @@ type Sighting struct {
 
 // Inventory is safe for concurrent use.
 type Inventory struct {
-	o        Options
-	listings *prometheus.CounterVec
+	o Options
 
 	mu        sync.Mutex
 	providers map[string]*shelf
@@ -104,17 +99,7 @@ type record struct {
 
 // New returns an empty inventory; Run fills it.
 func New(o Options) *Inventory {
-	i := &Inventory{
-		o: o, providers: map[string]*shelf{}, kick: map[string]bool{}, wake: make(chan struct{}, 1),
-		listings: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "proxy_operator_listings_total",
-			Help: "Listings of providers' hosts, by provider and the class of their answer (ok, or an error class).",
-		}, []string{"provider", "class"}),
-	}
-	if o.Metrics != nil {
-		o.Metrics.MustRegister(i.listings)
-	}
-	return i
+	return &Inventory{o: o, providers: map[string]*shelf{}, kick: map[string]bool{}, wake: make(chan struct{}, 1)}
 }
 
 // Look returns what is known of the instance of a Proxy. hostName is the host
@@ -298,20 +283,11 @@ func (i *Inventory) list(ctx context.Context, name string) {
 }
 
 func (i *Inventory) report(name string, hosts []provider.HostList, err error) {
-	count := func(err error) {
-		class := "ok"
-		if err != nil {
-			class = fault.Of(err).Meaning().Label
-		}
-		i.listings.WithLabelValues(name, class).Inc()
-	}
 	if err != nil {
-		count(err)
 		i.o.Log.Warn("a provider's hosts could not be listed", "provider", name, "class", string(fault.Of(err)), "error", err)
 		return
 	}
 	for _, h := range hosts {
-		count(h.Err)
 		if h.Err != nil {
 			i.o.Log.Warn("a host could not be listed", "provider", name, "host", h.Host, "class", string(fault.Of(h.Err)), "error", h.Err)
 		}

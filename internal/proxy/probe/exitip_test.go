@@ -84,6 +84,7 @@ type script struct {
 }
 
 func (s *script) Write(p []byte) (int, error) { s.asked = append(s.asked, p...); return len(p), nil }
+
 func (s *script) Read(p []byte) (int, error) {
 	if len(s.answer) == 0 {
 		return 0, errEnd

@@ -119,7 +119,7 @@ func socksReply(rw io.Reader, t Target) error {
 		}
 		return fail(ProxyRefused, nil, "proxy %s answered the SOCKS5 request with code %d (%s)", t.hostPort(), code, text)
 	}
-	rest := 0
+	var rest int
 	switch head[3] {
 	case socksIPv4:
 		rest = 4

@@ -100,7 +100,8 @@ func TestMutantsAreCaught(t *testing.T) {
 					}
 					return nil
 				}
-			}, "CreateAccount/conflict"},
+			}, "CreateAccount/conflict",
+		},
 		"folds case": {
 			"as a database with a case-blind collation does",
 			func(m *mutant) {
@@ -108,7 +109,8 @@ func TestMutantsAreCaught(t *testing.T) {
 					a.Name = strings.ToLower(a.Name)
 					return m.Memory.CreateAccount(ctx, a)
 				}
-			}, "CreateAccount/bytes"},
+			}, "CreateAccount/bytes",
+		},
 		"seconds only": {
 			"as a database with a coarse time type does",
 			func(m *mutant) {
@@ -116,7 +118,8 @@ func TestMutantsAreCaught(t *testing.T) {
 					r.Created = r.Created.Truncate(time.Second)
 					return m.Memory.CreateToken(ctx, r)
 				}
-			}, "CreateToken/keeps"},
+			}, "CreateToken/keeps",
+		},
 		"never becomes 1970": {
 			"a zero time kept as the number 0 would end every such token",
 			func(m *mutant) {
@@ -126,7 +129,8 @@ func TestMutantsAreCaught(t *testing.T) {
 					}
 					return m.Memory.CreateToken(ctx, r)
 				}
-			}, "CreateToken/never"},
+			}, "CreateToken/never",
+		},
 		"hash as text": {
 			"bytes that are no UTF-8 are lost",
 			func(m *mutant) {
@@ -140,7 +144,8 @@ func TestMutantsAreCaught(t *testing.T) {
 					}
 					return m.Memory.CreateToken(ctx, r)
 				}
-			}, "CreateToken/hash"},
+			}, "CreateToken/hash",
+		},
 		"orphans": {
 			"no foreign key: a token of nobody",
 			func(m *mutant) {
@@ -151,7 +156,8 @@ func TestMutantsAreCaught(t *testing.T) {
 					}
 					return err
 				}
-			}, "CreateToken/account"},
+			}, "CreateToken/account",
+		},
 		"hides expired": {
 			"the store must not decide what is live",
 			func(m *mutant) {
@@ -162,7 +168,8 @@ func TestMutantsAreCaught(t *testing.T) {
 					}
 					return r, a, err
 				}
-			}, "TokenByID/as-stored"},
+			}, "TokenByID/as-stored",
+		},
 		"outage as not found": {
 			"an ended context is no proof of absence",
 			func(m *mutant) {
@@ -173,14 +180,16 @@ func TestMutantsAreCaught(t *testing.T) {
 					}
 					return r, a, err
 				}
-			}, "Context/ended"},
+			}, "Context/ended",
+		},
 		"ignores contexts": {
 			"a call must not go on after its caller left",
 			func(m *mutant) {
 				m.createAccount = func(ctx context.Context, a token.Account) error {
 					return m.Memory.CreateAccount(context.WithoutCancel(ctx), a)
 				}
-			}, "Context/ended"},
+			}, "Context/ended",
+		},
 		"revokes once only": {
 			"a repeated call must be harmless",
 			func(m *mutant) {
@@ -190,7 +199,8 @@ func TestMutantsAreCaught(t *testing.T) {
 					}
 					return m.Memory.RevokeToken(ctx, id)
 				}
-			}, "RevokeToken/twice"},
+			}, "RevokeToken/twice",
+		},
 		"revokes nothing": {
 			"an answer without the deed",
 			func(m *mutant) {
@@ -198,7 +208,8 @@ func TestMutantsAreCaught(t *testing.T) {
 					_, _, err := m.Memory.TokenByID(ctx, id)
 					return err
 				}
-			}, "RevokeToken/ends"},
+			}, "RevokeToken/ends",
+		},
 		"includes after": {
 			"a page that starts at the last one's end repeats it",
 			func(m *mutant) {
@@ -207,7 +218,8 @@ func TestMutantsAreCaught(t *testing.T) {
 					all = slices.DeleteFunc(all, func(a token.Account) bool { return a.Name < after })
 					return all[:min(limit, len(all))], err
 				}
-			}, "Accounts/paging"},
+			}, "Accounts/paging",
+		},
 		"dictionary order": {
 			"as a database with a language's collation does",
 			func(m *mutant) {
@@ -218,7 +230,8 @@ func TestMutantsAreCaught(t *testing.T) {
 					slices.SortFunc(all, func(a, b token.Account) int { return strings.Compare(fold(a.Name), fold(b.Name)) })
 					return all[:max(0, min(limit, len(all)))], err
 				}
-			}, "Accounts/paging"},
+			}, "Accounts/paging",
+		},
 		"limitless": {
 			"a negative limit means no limit in SQLite",
 			func(m *mutant) {
@@ -228,7 +241,8 @@ func TestMutantsAreCaught(t *testing.T) {
 					}
 					return m.Memory.Accounts(ctx, after, limit)
 				}
-			}, "Accounts/limit"},
+			}, "Accounts/limit",
+		},
 		"looks, then adds": {
 			"two callers both see no admin",
 			func(m *mutant) {
@@ -256,7 +270,8 @@ func TestMutantsAreCaught(t *testing.T) {
 					}
 					return true, m.Memory.CreateToken(ctx, r)
 				}
-			}, "Bootstrap/race"},
+			}, "Bootstrap/race",
+		},
 		"half a bootstrap": {
 			"without a transaction a taken id leaves an admin without a token",
 			func(m *mutant) {
@@ -267,7 +282,8 @@ func TestMutantsAreCaught(t *testing.T) {
 					}
 					return created, err
 				}
-			}, "Bootstrap/conflict"},
+			}, "Bootstrap/conflict",
+		},
 		"always created": {
 			"the loser would deliver a token that opens nothing",
 			func(m *mutant) {
@@ -275,7 +291,8 @@ func TestMutantsAreCaught(t *testing.T) {
 					_, err := m.Memory.Bootstrap(ctx, a, r)
 					return err == nil, err
 				}
-			}, "Bootstrap/once"},
+			}, "Bootstrap/once",
+		},
 	}
 	clauses := map[string]tokentest.Clause{}
 	for _, c := range tokentest.Clauses() {

@@ -69,7 +69,7 @@ type answer[R any] struct {
 
 // held runs one call in a goroutine of its own. The channel has room for the
 // answer, so an abandoned call ends without a reader.
-func held[R any](d *deadline, ctx context.Context, method string, call func(context.Context) (R, error)) (R, error) {
+func held[R any](ctx context.Context, d *deadline, method string, call func(context.Context) (R, error)) (R, error) {
 	var none R
 	if n := d.abandoned.Load(); n >= int64(d.o.MaxAbandoned) {
 		return none, fault.Errorf(fault.Unavailable,
@@ -143,23 +143,23 @@ func classed(err error) error {
 }
 
 func (d *deadline) Place(ctx context.Context, spec provider.Spec) (string, error) {
-	return held(d, ctx, "Place", func(ctx context.Context) (string, error) { return d.inner.Place(ctx, spec) })
+	return held(ctx, d, "Place", func(ctx context.Context) (string, error) { return d.inner.Place(ctx, spec) })
 }
 
 func (d *deadline) Create(ctx context.Context, spec provider.Spec) (provider.Instance, error) {
-	return held(d, ctx, "Create", func(ctx context.Context) (provider.Instance, error) { return d.inner.Create(ctx, spec) })
+	return held(ctx, d, "Create", func(ctx context.Context) (provider.Instance, error) { return d.inner.Create(ctx, spec) })
 }
 
 func (d *deadline) Get(ctx context.Context, ref provider.Ref) (provider.Instance, error) {
-	return held(d, ctx, "Get", func(ctx context.Context) (provider.Instance, error) { return d.inner.Get(ctx, ref) })
+	return held(ctx, d, "Get", func(ctx context.Context) (provider.Instance, error) { return d.inner.Get(ctx, ref) })
 }
 
 func (d *deadline) Delete(ctx context.Context, ref provider.Ref) (provider.State, error) {
-	return held(d, ctx, "Delete", func(ctx context.Context) (provider.State, error) { return d.inner.Delete(ctx, ref) })
+	return held(ctx, d, "Delete", func(ctx context.Context) (provider.State, error) { return d.inner.Delete(ctx, ref) })
 }
 
 func (d *deadline) ListByTag(ctx context.Context, installation string) ([]provider.HostList, error) {
-	return held(d, ctx, "ListByTag", func(ctx context.Context) ([]provider.HostList, error) {
+	return held(ctx, d, "ListByTag", func(ctx context.Context) ([]provider.HostList, error) {
 		rows, err := d.inner.ListByTag(ctx, installation)
 		rows = slices.Clone(rows)
 		for i := range rows {
@@ -174,7 +174,7 @@ func (d *deadline) Check(ctx context.Context) ([]provider.HostHealth, error) {
 	if !ok {
 		return nil, unsupported(d.o.Name)
 	}
-	return held(d, ctx, "Check", c.Check)
+	return held(ctx, d, "Check", c.Check)
 }
 
 func (d *deadline) Close() error { return closed(d.inner) }

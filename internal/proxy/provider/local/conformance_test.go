@@ -33,8 +33,10 @@ func TestConformance(t *testing.T) {
 		Installation: installation,
 		Hosts:        []string{local.Host},
 		Spec: func(o provider.Owner) provider.Spec {
-			return provider.Spec{Owner: o, Port: testPort, Protocol: provider.HTTP,
-				Credentials: provider.Credentials{User: "crawler", Password: provider.Secret("p:a@s$s%wörd-7Qx")}}
+			return provider.Spec{
+				Owner: o, Port: testPort, Protocol: provider.HTTP,
+				Credentials: provider.Credentials{User: "crawler", Password: provider.Secret("p:a@s$s%wörd-7Qx")},
+			}
 		},
 		Reopen:    func(t providertest.T) provider.Provider { return b.open(t) },
 		Remains:   b.remains,

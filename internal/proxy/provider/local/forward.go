@@ -231,8 +231,10 @@ func stripHop(h http.Header) {
 			h.Del(name)
 		}
 	}
-	for _, name := range [...]string{"Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate",
-		"Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding"} {
+	for _, name := range [...]string{
+		"Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate",
+		"Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding",
+	} {
 		h.Del(name)
 	}
 	if upgrade {

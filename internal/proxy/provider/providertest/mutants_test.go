@@ -27,15 +27,19 @@ type mutant struct {
 }
 
 func (m *mutant) Place(ctx context.Context, s provider.Spec) (string, error) { return m.place(ctx, s) }
+
 func (m *mutant) Create(ctx context.Context, s provider.Spec) (provider.Instance, error) {
 	return m.create(ctx, s)
 }
+
 func (m *mutant) Get(ctx context.Context, r provider.Ref) (provider.Instance, error) {
 	return m.get(ctx, r)
 }
+
 func (m *mutant) Delete(ctx context.Context, r provider.Ref) (provider.State, error) {
 	return m.remove(ctx, r)
 }
+
 func (m *mutant) ListByTag(ctx context.Context, i string) ([]provider.HostList, error) {
 	return m.list(ctx, i)
 }

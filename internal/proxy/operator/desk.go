@@ -1,0 +1,160 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"fleetdesk/internal/core/fault"
+	"fleetdesk/internal/desk/api"
+	"fleetdesk/internal/desk/token"
+	"fleetdesk/internal/platform/httpd"
+	"fleetdesk/internal/platform/sqldb"
+	"fleetdesk/internal/proxy/origin"
+)
+
+// desk is the operator's client API: database, tokens, listeners.
+type desk struct {
+	o      Options
+	db     *sqldb.DB
+	tokens *token.Service
+	server *httpd.Server
+	origin *httpd.Server
+	api    http.Handler // set before the server serves
+}
+
+// openDesk opens what can be wrong on this machine before anything runs: the
+// database and the ports.
+func openDesk(ctx context.Context, o Options) (_ *desk, err error) {
+	d := &desk{o: o}
+	defer func() {
+		if err != nil {
+			d.close()
+		}
+	}()
+	path := o.Database
+	if path == "" {
+		path = filepath.Join(o.StateDir, "desk.db")
+	}
+	if d.db, err = sqldb.Open(ctx, sqldb.Options{Path: path}); err != nil {
+		return nil, err
+	}
+	d.tokens = token.New(token.Options{Store: d.db.Tokens()})
+	d.server, err = httpd.New(httpd.Options{
+		Handler:        http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { d.api.ServeHTTP(w, r) }),
+		Address:        o.APIBind,
+		TLS:            httpd.TLSFiles{Cert: o.APITLSCert, Key: o.APITLSKey},
+		AllowPlaintext: o.APIAllowPlaintext,
+		Flags: httpd.Flags{
+			Address: "--api-bind-address", AllowPlaintext: "--api-allow-plaintext",
+			TLSCert: "--api-tls-cert", TLSKey: "--api-tls-key",
+		},
+		Log: o.Log.With("server", "api"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	if o.OriginBind == "" {
+		return d, nil
+	}
+	d.origin, err = httpd.New(httpd.Options{
+		Handler: origin.New(), Address: o.OriginBind,
+		// The origin tells callers their own address and nothing else.
+		AllowPlaintext: true,
+		Flags:          httpd.Flags{Address: "--origin-bind-address"},
+		Log:            o.Log.With("server", "origin"),
+	})
+	return d, err
+}
+
+// serveProxies makes the handler of the client API over the manager's cache.
+func (d *desk) serveProxies(mgr manager.Manager, o Options, metrics *prometheus.Registry) error {
+	handler, err := api.New(api.Options{Auth: d.tokens, Proxies: cachedProxies{mgr.GetClient()}, Log: o.Log, Metrics: metrics})
+	if err != nil {
+		return err
+	}
+	health := httpd.Health(httpd.HealthOptions{
+		Checks: []httpd.Check{
+			{Name: "database", Run: func(ctx context.Context) error {
+				_, err := d.db.Tokens().Accounts(ctx, "", 1)
+				return err
+			}},
+			{Name: "cache", Run: func(ctx context.Context) error {
+				if !mgr.GetCache().WaitForCacheSync(ctx) {
+					return fault.New(fault.Unavailable, "the cache of the Kubernetes API is not filled yet")
+				}
+				return nil
+			}},
+		},
+		Metrics: firstWins{metrics, ctrlmetrics.Registry},
+		Log:     o.Log,
+	})
+	mux := http.NewServeMux()
+	mux.Handle("/", handler)
+	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
+		mux.Handle(path, health)
+	}
+	d.api = mux
+	return nil
+}
+
+func (d *desk) originURL() string {
+	switch {
+	case d.origin == nil:
+		return ""
+	case d.o.OriginURL != "":
+		return d.o.OriginURL
+	}
+	return d.origin.URL()
+}
+
+func (d *desk) close() {
+	for _, s := range []*httpd.Server{d.server, d.origin} {
+		if s != nil {
+			_ = s.Close() // serving has ended or never began
+		}
+	}
+	if d.db != nil {
+		if err := d.db.Close(); err != nil {
+			d.o.Log.Warn("the database did not close cleanly", "error", err)
+		}
+	}
+}
+
+func (o *Options) adminTokenFile() string {
+	if o.AdminTokenFile != "" {
+		return o.AdminTokenFile
+	}
+	return filepath.Join(o.StateDir, "admin-token")
+}
+
+// firstWins shows several registries as one. Families that two of them have
+// (both count the Go runtime) are taken from the first.
+type firstWins []prometheus.Gatherer
+
+// Gather implements prometheus.Gatherer.
+func (g firstWins) Gather() ([]*dto.MetricFamily, error) {
+	var all []*dto.MetricFamily
+	var errs []error
+	seen := map[string]bool{}
+	for _, one := range g {
+		families, err := one.Gather()
+		errs = append(errs, err)
+		for _, f := range families {
+			if !seen[f.GetName()] {
+				seen[f.GetName()] = true
+				all = append(all, f)
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) })
+	return all, errors.Join(errs...)
+}

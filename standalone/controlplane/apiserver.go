@@ -1,0 +1,118 @@
+package controlplane
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	controlplaneoptions "k8s.io/kubernetes/pkg/controlplane/apiserver/options"
+	genericserver "k8s.io/kubernetes/pkg/controlplane/apiserver/samples/generic/server"
+
+	_ "fleetdesk/standalone/controlplane/quietetcd" // silences the etcd client, see there
+)
+
+// drainTimeout is how long a stopping server waits for its open connections.
+// Clients with a watch keep theirs open for ever.
+const drainTimeout = 2 * time.Second
+
+// apiServer is an API server that is ready to run.
+type apiServer struct {
+	run func(context.Context) error
+	// loopback is the configuration of the server's own privileged client.
+	loopback *rest.Config
+}
+
+// newAPIServer builds the chain of servers (custom resources, built-in kinds,
+// aggregation) and opens the port. ctx must live as long as the server.
+func newAPIServer(ctx context.Context, o Options, p *pki, etcd string) (*apiServer, error) {
+	opts := genericserver.NewOptions()
+	applyOptions(opts, o, p, etcd)
+	completed, err := opts.Complete(ctx, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("API server: %w", err)
+	}
+	if errs := completed.Validate(); len(errs) != 0 {
+		return nil, fmt.Errorf("API server: %w", utilerrors.NewAggregate(errs))
+	}
+	cfg, err := genericserver.NewConfig(completed)
+	if err != nil {
+		return nil, fmt.Errorf("API server: %w", err)
+	}
+	// The upstream sample is written for three servers behind one name: each
+	// new CustomResourceDefinition waits 5 s for the others. There is one.
+	cfg.APIExtensions.ExtraConfig.MasterCount = 1
+	complete, err := cfg.Complete()
+	if err != nil {
+		return nil, fmt.Errorf("API server: %w", err)
+	}
+	chain, err := genericserver.CreateServerChain(complete)
+	if err != nil {
+		return nil, fmt.Errorf("API server: %w", err)
+	}
+	prepared, err := chain.PrepareRun()
+	if err != nil {
+		return nil, fmt.Errorf("API server: %w", err)
+	}
+	// Upstream waits a minute, for load balancers to notice.
+	chain.GenericAPIServer.ShutdownTimeout = drainTimeout
+	return &apiServer{run: prepared.Run, loopback: chain.GenericAPIServer.LoopbackClientConfig}, nil
+}
+
+func applyOptions(opts *controlplaneoptions.Options, o Options, p *pki, etcd string) {
+	opts.Etcd.StorageConfig.Transport.ServerList = []string{etcd}
+	opts.SecureServing.BindAddress = net.ParseIP(o.Bind)
+	opts.SecureServing.BindPort = o.Port
+	opts.SecureServing.ServerCert.CertKey.CertFile = p.serverCert
+	opts.SecureServing.ServerCert.CertKey.KeyFile = p.serverKey
+	opts.SecureServing.ExternalAddress = reachable(o.Bind)
+	opts.GenericServerRunOptions.ExternalHost = reachable(o.Bind).String()
+	opts.GenericServerRunOptions.AdvertiseAddress = reachable(o.Bind)
+	opts.Authentication.ClientCert.ClientCA = p.ca
+	opts.Authentication.ServiceAccounts.Issuers = []string{"https://kubernetes.default.svc"}
+	opts.Authentication.ServiceAccounts.KeyFiles = []string{p.saKey}
+	opts.ServiceAccountSigningKeyFile = p.saKey
+	opts.Authorization.Modes = []string{"RBAC"}
+	opts.GenericServerRunOptions.ShutdownWatchTerminationGracePeriod = drainTimeout
+	opts.Features.EnableProfiling = false
+}
+
+// waitReady waits until the server says it is ready and the namespaces exist;
+// they come a moment after it says so.
+func (a *apiServer) waitReady(ctx context.Context) error {
+	kc, err := kubernetes.NewForConfig(a.loopback)
+	if err != nil {
+		return err
+	}
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		last := checkReady(ctx, kc)
+		if last == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return last
+		case <-tick.C:
+		}
+	}
+}
+
+func checkReady(ctx context.Context, kc kubernetes.Interface) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if _, err := kc.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx); err != nil {
+		return err
+	}
+	for _, ns := range []string{"default", "kube-system"} {
+		if _, err := kc.CoreV1().Namespaces().Get(ctx, ns, metav1.GetOptions{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
