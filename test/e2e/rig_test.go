@@ -71,7 +71,7 @@ type program struct {
 }
 
 // launch starts the program in a data folder with free ports, and returns
-// without waiting. The test's end kills it, and the local proxies of its folder.
+// without waiting. The test's end ends it, and the local proxies of its folder.
 func launch(t *testing.T, dir string, args ...string) *program {
 	t.Helper()
 	p := &program{t: t, dir: dir, exited: make(chan struct{})}
@@ -91,8 +91,15 @@ func launch(t *testing.T, dir string, args ...string) *program {
 		close(p.exited)
 	}()
 	t.Cleanup(func() {
-		_ = p.cmd.Process.Kill()
-		<-p.exited
+		// Asked first, so that it takes its sockets with it.
+		_ = p.cmd.Process.Signal(syscall.SIGTERM)
+		select {
+		case <-p.exited:
+		case <-time.After(20 * time.Second):
+			t.Error("it does not stop when asked")
+			_ = p.cmd.Process.Kill()
+			<-p.exited
+		}
 		endProxies(t, dir)
 		if t.Failed() {
 			t.Logf("output:\n%s\n%s", &p.out, &p.err)
