@@ -50,6 +50,13 @@ const (
 	ReasonProbeFailed = "ProbeFailed"
 	// ReasonProbeInconclusive: the checked URL itself does not answer.
 	ReasonProbeInconclusive = "ProbeInconclusive"
+	// ReasonDuplicate: a second instance of this Proxy is elsewhere.
+	ReasonDuplicate = "DuplicateInstance"
+	// ReasonDeletionPending: the provider has been deleting for long.
+	ReasonDeletionPending = "DeletionPending"
+	// ReasonSecretChanged: the Secret of authSecretRef changed since the
+	// instance was made with it.
+	ReasonSecretChanged = "SecretChanged"
 	// ReasonSpecChanged: the spec differs from what the instance was made from.
 	ReasonSpecChanged = "SpecChanged"
 	// ReasonUpToDate: the instance was made from the present spec.
@@ -76,6 +83,7 @@ func Reasons() []string {
 		ReasonTerminating, ReasonProviderNotFound, ReasonProviderBroken,
 		ReasonReferenceNotFound, ReasonNotProbed, ReasonProbePassed,
 		ReasonShallowProbePassed, ReasonProbeFailed, ReasonProbeInconclusive,
+		ReasonDuplicate, ReasonDeletionPending, ReasonSecretChanged,
 		ReasonSpecChanged, ReasonUpToDate, ReasonNotFound, ReasonConflict,
 		ReasonInvalid, ReasonDenied, ReasonPermanent, ReasonQuota,
 		ReasonTransient, ReasonTimeout, ReasonUnavailable, ReasonUnsupported,

@@ -39,7 +39,7 @@ type ProxyList struct {
 
 // ProxySpec is the proxy that somebody wants.
 //
-// +kubebuilder:validation:XValidation:rule="(has(self.placement) && has(self.placement.image) ? self.placement.image : ”) == (has(oldSelf.placement) && has(oldSelf.placement.image) ? oldSelf.placement.image : ”)",message="placement.image is immutable: create another Proxy, then delete this one",fieldPath=".placement"
+// +kubebuilder:validation:XValidation:rule=`(has(self.placement) && has(self.placement.image) ? self.placement.image : "") == (has(oldSelf.placement) && has(oldSelf.placement.image) ? oldSelf.placement.image : "")`,message="placement.image is immutable: create another Proxy, then delete this one",fieldPath=".placement"
 type ProxySpec struct {
 	// provider names an entry of the operator's providers config. Immutable.
 	//
@@ -135,10 +135,13 @@ type Placement struct {
 
 // Resources is a machine's size in Kubernetes quantities.
 type Resources struct {
+	// +kubebuilder:validation:XValidation:rule="type(self) == string ? quantity(self).isGreaterThan(quantity('0')) : self > 0",message="cpus must be above 0"
 	// +optional
 	CPUs *resource.Quantity `json:"cpus,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="type(self) == string ? quantity(self).isGreaterThan(quantity('0')) : self > 0",message="memory must be above 0"
 	// +optional
 	Memory *resource.Quantity `json:"memory,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="type(self) == string ? quantity(self).isGreaterThan(quantity('0')) : self > 0",message="disk must be above 0"
 	// +optional
 	Disk *resource.Quantity `json:"disk,omitempty"`
 }
@@ -202,9 +205,9 @@ type HealthCheck struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="interval must be between 1s and 24h"
 	// +optional
 	Interval Duration `json:"interval,omitempty"`
-	// timeout bounds one check, such as 5s; at most the interval.
+	// timeout bounds one check, such as 5s; at most the interval. Default: 5s,
+	// or the interval where that is shorter.
 	//
-	// +kubebuilder:default="5s"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('100ms') && duration(self) <= duration('5m')",message="timeout must be between 100ms and 5m"
 	// +optional
 	Timeout Duration `json:"timeout,omitempty"`
@@ -268,11 +271,21 @@ type ProxyStatus struct {
 	//
 	// +optional
 	ExitIP string `json:"exitIP,omitempty"`
-	// appliedSpec is a hash of the parts of the spec that the instance was made
-	// from; a live spec with another hash sets the condition Outdated.
+	// appliedSpec is a hash of the parts of the spec that the instance is made
+	// from, stored before it is made; a live spec with another hash sets the
+	// condition Outdated.
 	//
 	// +optional
 	AppliedSpec string `json:"appliedSpec,omitempty"`
+	// appliedSecret is the version of the Secret of authSecretRef that the
+	// instance was made with.
+	//
+	// +optional
+	AppliedSecret string `json:"appliedSecret,omitempty"`
+	// provisioningSince is when making the instance began; absent while it runs.
+	//
+	// +optional
+	ProvisioningSince *metav1.Time `json:"provisioningSince,omitempty"`
 	// observedGeneration is the generation of the spec that this status answers.
 	//
 	// +optional

@@ -11,6 +11,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,7 +35,10 @@ type Options struct {
 	// Changed is told the owner of an instance that came, went or differs, or
 	// whose host stopped or began to answer. It must not block.
 	Changed func(o provider.Owner)
-	Log     *slog.Logger
+	// Recovered is told the name of a provider of which a host answers again:
+	// Proxies that have no instance there yet wait for it. It must not block.
+	Recovered func(providerName string)
+	Log       *slog.Logger
 }
 
 // Knowledge is how much the inventory knows of an instance.
@@ -59,6 +63,8 @@ type Sighting struct {
 	Instance  provider.Instance
 	// Err is the host's listing error, for HostDown.
 	Err error
+	// Elsewhere names other hosts that list an instance of the same Proxy.
+	Elsewhere []string
 }
 
 // Inventory is safe for concurrent use.
@@ -71,16 +77,21 @@ type Inventory struct {
 	wake      chan struct{}
 }
 
-// shelf is one provider's part. Instances are by Proxy UID.
+// shelf is one provider's part. Instances are by host and Proxy UID: a cloned
+// or restored machine must not take the place of the one that was made.
 type shelf struct {
 	hosts     map[string]*host
-	instances map[string]record
+	instances map[place]record
+	// recoveries counts hosts that began to answer again.
+	recoveries uint64
 	// err is why not even the hosts could be named, as of listed.
 	err    error
 	listed time.Time
 	busy   bool
 	next   time.Time
 }
+
+type place struct{ host, uid string }
 
 type host struct {
 	listed time.Time
@@ -102,8 +113,8 @@ func New(o Options) *Inventory {
 	return &Inventory{o: o, providers: map[string]*shelf{}, kick: map[string]bool{}, wake: make(chan struct{}, 1)}
 }
 
-// Look returns what is known of the instance of a Proxy. hostName is the host
-// it was placed on, empty when the provider has not been asked yet.
+// Look returns what is known of the instance of a Proxy on the host where it
+// was placed.
 func (i *Inventory) Look(providerName, hostName, uid string) Sighting {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -112,24 +123,47 @@ func (i *Inventory) Look(providerName, hostName, uid string) Sighting {
 		return Sighting{}
 	}
 	now := time.Now()
-	r, known := s.instances[uid]
+	r, known := s.instances[place{hostName, uid}]
 	known = known && !r.gone
-	if s.err != nil && i.recent(s.listed, now) {
-		return Sighting{Knowledge: HostDown, Err: s.err}
-	}
+	found := Sighting{Knowledge: Present, Instance: r.instance, Elsewhere: s.elsewhere(hostName, uid)}
+	listed, err := s.listed, s.err
 	h := s.hosts[hostName]
-	switch {
-	case h == nil || !i.recent(h.listed, now):
-		if known && i.recent(r.asOf, now) {
-			return Sighting{Knowledge: Present, Instance: r.instance}
-		}
-		return Sighting{}
-	case known && (h.err == nil || r.asOf.After(h.listed)):
-		return Sighting{Knowledge: Present, Instance: r.instance}
-	case h.err != nil:
-		return Sighting{Knowledge: HostDown, Err: h.err}
+	if h != nil && err == nil {
+		listed, err = h.listed, h.err
 	}
-	return Sighting{Knowledge: Absent}
+	switch {
+	case known && i.recent(r.asOf, now) && (err == nil || r.asOf.After(listed)):
+		return found
+	case !i.recent(listed, now):
+		return Sighting{}
+	case err != nil:
+		return Sighting{Knowledge: HostDown, Err: err}
+	}
+	// Also a host that the provider does not list any more: whether that means
+	// anything is for Get to say.
+	return Sighting{Knowledge: Absent, Elsewhere: found.Elsewhere}
+}
+
+// elsewhere names the other hosts that have an instance of that UID: O(hosts).
+func (s *shelf) elsewhere(hostName, uid string) (names []string) {
+	for name := range s.hosts {
+		if r, ok := s.instances[place{name, uid}]; ok && !r.gone && name != hostName {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Recoveries changes when a host of the provider answers again: what failed
+// before may be tried anew.
+func (i *Inventory) Recoveries(providerName string) uint64 {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if s := i.providers[providerName]; s != nil {
+		return s.recoveries
+	}
+	return 0
 }
 
 // recent tells whether knowledge of that time still counts: three listings may
@@ -142,30 +176,20 @@ func (i *Inventory) recent(t, now time.Time) bool {
 func (i *Inventory) Note(providerName, uid string, in provider.Instance) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.shelf(providerName).instances[uid] = record{instance: in, asOf: time.Now()}
+	i.shelf(providerName).instances[place{in.Host, uid}] = record{instance: in, asOf: time.Now()}
 }
 
 // Drop forgets an instance that the operator's own call found gone.
-func (i *Inventory) Drop(providerName, uid string) {
+func (i *Inventory) Drop(providerName, hostName, uid string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.shelf(providerName).instances[uid] = record{asOf: time.Now(), gone: true}
+	i.shelf(providerName).instances[place{hostName, uid}] = record{asOf: time.Now(), gone: true}
 }
 
 // Refresh asks for a listing of that provider soon, ahead of its interval.
 func (i *Inventory) Refresh(providerName string) {
 	i.mu.Lock()
 	i.kick[providerName] = true
-	i.mu.Unlock()
-	i.signal()
-}
-
-// RefreshAll is Refresh for every provider.
-func (i *Inventory) RefreshAll() {
-	i.mu.Lock()
-	for name := range i.providers {
-		i.kick[name] = true
-	}
 	i.mu.Unlock()
 	i.signal()
 }
@@ -181,7 +205,7 @@ func (i *Inventory) signal() {
 func (i *Inventory) shelf(name string) *shelf {
 	s := i.providers[name]
 	if s == nil {
-		s = &shelf{hosts: map[string]*host{}, instances: map[string]record{}}
+		s = &shelf{hosts: map[string]*host{}, instances: map[place]record{}}
 		i.providers[name] = s
 	}
 	return s
@@ -268,9 +292,11 @@ func (i *Inventory) list(ctx context.Context, name string) {
 	s := i.shelf(name)
 	s.busy = false
 	var changed []provider.Owner
+	before := s.recoveries
 	if ctx.Err() == nil {
 		changed = s.keep(hosts, err, began)
 	}
+	recovered := s.recoveries != before
 	i.mu.Unlock()
 	i.signal()
 	if ctx.Err() != nil {
@@ -279,6 +305,9 @@ func (i *Inventory) list(ctx context.Context, name string) {
 	i.report(name, hosts, err)
 	for _, o := range changed {
 		i.o.Changed(o)
+	}
+	if recovered && i.o.Recovered != nil {
+		i.o.Recovered(name)
 	}
 }
 
@@ -306,7 +335,7 @@ func (s *shelf) keep(hosts []provider.HostList, err error, began time.Time) []pr
 	}
 	var changed []provider.Owner
 	answered := make(map[string]bool, len(hosts))
-	seen := make(map[string]bool, len(s.instances))
+	seen := make(map[place]bool, len(s.instances))
 	for _, hl := range hosts {
 		answered[hl.Host] = true
 		h := s.hosts[hl.Host]
@@ -315,18 +344,21 @@ func (s *shelf) keep(hosts []provider.HostList, err error, began time.Time) []pr
 			s.hosts[hl.Host] = h
 		}
 		turned := was != nil || h.listed.IsZero() || (h.err == nil) != (hl.Err == nil)
+		if hl.Err == nil && (was != nil || h.err != nil) {
+			s.recoveries++
+		}
 		h.listed, h.err = began, hl.Err
 		if turned {
 			changed = append(changed, s.owners(func(in provider.Instance) bool { return in.Host == hl.Host })...)
 		}
 		for _, in := range hl.Instances {
-			uid := in.Owner.UID
-			seen[uid] = true
-			old, had := s.instances[uid]
+			at := place{hl.Host, in.Owner.UID}
+			seen[at] = true
+			old, had := s.instances[at]
 			if had && old.asOf.After(began) {
 				continue
 			}
-			s.instances[uid] = record{instance: in, asOf: began}
+			s.instances[at] = record{instance: in, asOf: began}
 			// Whoever was on a host that turned is in the list already.
 			if !had || old.gone || (!turned && differs(old.instance, in)) {
 				changed = append(changed, in.Owner)
@@ -338,18 +370,18 @@ func (s *shelf) keep(hosts []provider.HostList, err error, began time.Time) []pr
 			delete(s.hosts, name)
 		}
 	}
-	for uid, r := range s.instances {
-		if seen[uid] || r.asOf.After(began) {
+	for at, r := range s.instances {
+		if seen[at] || r.asOf.After(began) {
 			continue
 		}
 		if r.gone {
-			delete(s.instances, uid)
+			delete(s.instances, at)
 			continue
 		}
-		h := s.hosts[r.instance.Host]
+		h := s.hosts[at.host]
 		if h == nil || h.err == nil {
 			// Whole list, not in it: the reconciler will ask Get.
-			delete(s.instances, uid)
+			delete(s.instances, at)
 			changed = append(changed, r.instance.Owner)
 		}
 	}

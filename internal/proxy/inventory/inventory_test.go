@@ -60,7 +60,9 @@ type bench struct {
 	inv     *inventory.Inventory
 	mu      sync.Mutex
 	changed []string
-	stop    func()
+	// recovered counts the calls of Recovered.
+	recovered int
+	stop      func()
 }
 
 func start(t *testing.T) *bench {
@@ -71,6 +73,11 @@ func start(t *testing.T) *bench {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.changed = append(b.changed, o.UID)
+		},
+		Recovered: func(string) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.recovered++
 		},
 		Log: slog.New(slog.DiscardHandler),
 	})
@@ -120,9 +127,10 @@ func TestLook(t *testing.T) {
 		"vanished":           {"it was there once", [][]provider.HostList{{whole("h1", running)}, {whole("h1")}}, nil, inventory.Absent},
 		"host down":          {"a host that fails must not read as absence", [][]provider.HostList{{down("h1"), whole("h2")}}, nil, inventory.HostDown},
 		"host goes down":     {"what was seen before is not reported as present", [][]provider.HostList{{whole("h1", running)}, {down("h1")}}, nil, inventory.HostDown},
-		"host left config":   {"a host that is no longer listed says nothing", [][]provider.HostList{{whole("h1", running)}, {whole("h2")}}, nil, inventory.Unlisted},
+		"host left config":   {"whether a host that is not listed any more means anything, Get must say", [][]provider.HostList{{whole("h1", running)}, {whole("h2")}}, nil, inventory.Absent},
+		"twin elsewhere":     {"a clone on another host is not the instance", [][]provider.HostList{{whole("h1"), whole("h2", instance("u", "h2", provider.Running))}}, nil, inventory.Absent},
 		"own call is newer":  {"what Create answered after the listing stands", [][]provider.HostList{{whole("h1")}}, func(i *inventory.Inventory) { i.Note("p", "u", running) }, inventory.Present},
-		"own delete":         {"what Get found gone after the listing is gone", [][]provider.HostList{{whole("h1", running)}}, func(i *inventory.Inventory) { i.Drop("p", "u") }, inventory.Absent},
+		"own delete":         {"what Get found gone after the listing is gone", [][]provider.HostList{{whole("h1", running)}}, func(i *inventory.Inventory) { i.Drop("p", "h1", "u") }, inventory.Absent},
 		"own call, host bad": {"a direct answer wins over a failed listing before it", [][]provider.HostList{{down("h1")}}, func(i *inventory.Inventory) { i.Note("p", "u", running) }, inventory.Present},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -200,7 +208,7 @@ func TestALateListingDoesNotOverwriteWhatIsNewer(t *testing.T) {
 		b.lister.mu.Unlock()
 		time.Sleep(interval) // a listing is under way now, with "dead" and without "new"
 		synctest.Wait()
-		b.inv.Drop("p", "dead")
+		b.inv.Drop("p", "h1", "dead")
 		b.inv.Note("p", "new", instance("new", "h1", provider.Running))
 		time.Sleep(time.Second)
 		close(hold)
@@ -241,7 +249,7 @@ func TestRefreshIsBoundedToOneListingASecond(t *testing.T) {
 		b.next()
 		before := b.calls
 		for range 1000 {
-			b.inv.RefreshAll()
+			b.inv.Refresh("p")
 			time.Sleep(5 * time.Millisecond)
 		}
 		synctest.Wait()
@@ -269,6 +277,43 @@ func TestAProviderWhoseHostsCannotBeNamed(t *testing.T) {
 		b.set(whole("h1", instance("u", "h1", provider.Running)))
 		if diff := cmp.Diff([]string{"u"}, b.next()); diff != "" {
 			t.Errorf("told of the recovery (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestATwinIsNamedAndDoesNotTakeTheFirstOnesPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t)
+		defer b.stop()
+		b.set(whole("h1", instance("u", "h1", provider.Running)), whole("h2", instance("u", "h2", provider.Stopped)))
+		b.next()
+		s := b.inv.Look("p", "h1", "u")
+		if s.Instance.Host != "h1" || s.Instance.State != provider.Running {
+			t.Errorf("the twin took the place: %+v", s.Instance)
+		}
+		if diff := cmp.Diff([]string{"h2"}, s.Elsewhere); diff != "" {
+			t.Errorf("elsewhere (-want +got):\n%s", diff)
+		}
+		if told := b.next(); told != nil {
+			t.Errorf("each listing wakes the Proxy again: %v", told)
+		}
+	})
+}
+
+func TestARecoveredHostIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t)
+		defer b.stop()
+		b.set(down("h1"), whole("h2"))
+		b.next()
+		if n := b.inv.Recoveries("p"); n != 0 {
+			t.Errorf("%d recoveries before any", n)
+		}
+		b.set(whole("h1"), whole("h2"))
+		b.next()
+		b.next()
+		if n := b.inv.Recoveries("p"); n != 1 || b.recovered != 1 {
+			t.Errorf("%d recoveries, told %d times; want once", n, b.recovered)
 		}
 	})
 }

@@ -111,7 +111,7 @@ func (d *desk) originURL() string {
 	case d.origin == nil:
 		return ""
 	case d.o.OriginURL != "":
-		return d.o.OriginURL
+		return strings.TrimSuffix(d.o.OriginURL, "/")
 	}
 	return d.origin.URL()
 }

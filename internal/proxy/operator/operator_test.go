@@ -462,6 +462,8 @@ func TestBadSettingsAreRefusedBeforeAnythingRuns(t *testing.T) {
 		"no workers":       {"", func(o *operator.Options) { o.Workers = 0 }, fault.Invalid, "--workers"},
 		"token twice":      {"", func(o *operator.Options) { o.AdminTokenFile, o.AdminTokenSecret = "a", "b" }, fault.Invalid, "exclude each other"},
 		"state is a file":  {"", func(o *operator.Options) { write(o, ""); o.StateDir = o.ProvidersConfig }, fault.Permanent, "--state-dir"},
+		"origin anywhere":  {"a proxy would ask itself", func(o *operator.Options) { o.OriginBind = "0.0.0.0:0" }, fault.Invalid, "--origin-url"},
+		"health url":       {"", func(o *operator.Options) { o.HealthURL = "ftp://example.com" }, fault.Invalid, "--health-check-url"},
 		"origin url alone": {"", func(o *operator.Options) { o.OriginBind, o.OriginURL = "", "http://origin.example.com" }, fault.Invalid, "--origin-bind-address"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -5,7 +5,9 @@ package operator
 import (
 	"io"
 	"log/slog"
+	"net"
 	"net/netip"
+	"net/url"
 	"time"
 
 	"fleetdesk/internal/core/fault"
@@ -104,6 +106,25 @@ func Defaults() Options {
 	}
 }
 
+// unspecified tells whether a host:port is every address of the machine.
+func unspecified(bind string) bool {
+	host, _, err := net.SplitHostPort(bind)
+	if err != nil {
+		return false // told by the listener
+	}
+	addr, err := netip.ParseAddr(host)
+	return host == "" || (err == nil && addr.IsUnspecified())
+}
+
+// webURL tells whether a setting is empty or an http or https URL.
+func webURL(s string) bool {
+	if s == "" {
+		return true
+	}
+	u, err := url.Parse(s)
+	return err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https")
+}
+
 // validate refuses combinations that cannot work, naming the flag.
 func (o *Options) validate() error {
 	refuse := func(format string, args ...any) error { return fault.Errorf(fault.Invalid, format, args...) }
@@ -124,8 +145,14 @@ func (o *Options) validate() error {
 		return refuse("--health-concurrency=%d: want 1 to 10000", o.HealthConcurrency)
 	case o.KubeQPS <= 0:
 		return refuse("--kube-api-qps=%v: want more than 0", o.KubeQPS)
-	case o.OriginURL != "" && o.OriginBind == "" && o.HealthURL == "":
+	case o.OriginURL != "" && o.OriginBind == "":
 		return refuse("--origin-url needs --origin-bind-address, where the origin listens")
+	case o.OriginURL == "" && unspecified(o.OriginBind):
+		return refuse("--origin-bind-address=%s: say with --origin-url at which address proxies reach it", o.OriginBind)
+	case !webURL(o.OriginURL):
+		return refuse("--origin-url=%q: want a URL such as http://origin.example.com:8701", o.OriginURL)
+	case !webURL(o.HealthURL):
+		return refuse("--health-check-url=%q: want a URL such as http://example.com/generate_204", o.HealthURL)
 	case o.AdminTokenFile != "" && o.AdminTokenSecret != "":
 		return refuse("--admin-token-file and --admin-token-secret exclude each other")
 	}

@@ -75,7 +75,9 @@ func onWire(px *v1alpha1.Proxy) wire.Proxy {
 		Provider: px.Spec.Provider, Protocol: string(px.Spec.Protocol),
 		Phase: string(px.Status.Phase), Host: px.Status.Host,
 		Address: px.Status.Address, Port: int(px.Status.Port), ExitIP: px.Status.ExitIP,
-		Ready:   apimeta.IsStatusConditionTrue(px.Status.Conditions, v1alpha1.ConditionReady),
+		// From the moment of its deletion it is not handed out, whatever its
+		// conditions still say.
+		Ready:   px.DeletionTimestamp.IsZero() && apimeta.IsStatusConditionTrue(px.Status.Conditions, v1alpha1.ConditionReady),
 		Created: px.CreationTimestamp.Time,
 	}
 	for _, c := range px.Status.Conditions {

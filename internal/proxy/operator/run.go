@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
+	"net/url"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -157,6 +160,7 @@ func newManager(cfg *rest.Config, o Options) (manager.Manager, error) {
 		GracefulShutdownTimeout: &grace,
 		// Several managers run in one process in tests, and in nothing else.
 		Controller: config.Controller{SkipNameValidation: &skipNames},
+		Cache:      proxyctl.CacheOptions(),
 		Client: client.Options{Cache: &client.CacheOptions{
 			// Never cached: their contents are read when needed.
 			DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}},
@@ -246,22 +250,20 @@ func newFleet(ctx context.Context, mgr manager.Manager, o Options, originURL str
 	})
 	inv = inventory.New(inventory.Options{
 		Providers: reg, Installation: installation, Interval: o.ListInterval,
-		Changed: func(own provider.Owner) { wake(own.Namespace, own.Name) },
-		Log:     o.Log,
+		Changed:   func(own provider.Owner) { wake(own.Namespace, own.Name) },
+		Recovered: func(name string) { reconciler.WakeProvider(ctx, name) },
+		Log:       o.Log,
 	})
-	prober, err := newProber(o, originURL, metrics, wake, inv.RefreshAll)
+	prober, err := newProber(o, originURL, metrics, wake, func(namespace, name string) { reconciler.Suspect(ctx, namespace, name) })
 	if err != nil {
 		return nil, err
-	}
-	healthURL := o.HealthURL
-	if healthURL == "" && originURL != "" {
-		healthURL = originURL + "/generate_204"
 	}
 	reconciler = proxyctl.New(proxyctl.Options{
 		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(),
 		Providers: reg, Inventory: inv, Prober: prober,
 		Installation: installation, Events: mgr.GetEventRecorder("proxy-operator"),
-		HealthURL: healthURL, ProvisionTimeout: o.ProvisionTimeout, Workers: o.Workers, Log: o.Log,
+		HealthURL:        func(name string) string { return healthURL(o, originURL, reg.Kind(name)) },
+		ProvisionTimeout: o.ProvisionTimeout, Workers: o.Workers, Log: o.Log,
 	})
 	if err := proxyctl.Index(ctx, mgr.GetFieldIndexer()); err != nil {
 		return nil, err
@@ -279,25 +281,45 @@ func newFleet(ctx context.Context, mgr manager.Manager, o Options, originURL str
 	return f, nil
 }
 
-func newProber(o Options, originURL string, metrics prometheus.Registerer, wake func(namespace, name string), look func()) (*probe.Loop, error) {
-	split := func(key string, with func(namespace, name string)) {
-		for i := range key {
-			if key[i] == '/' {
-				with(key[:i], key[i+1:])
-				return
-			}
+// healthURL is what Proxies that name no URL are checked with. An origin of our
+// own on loopback is reached by the processes of the provider local alone; for
+// all others the check is shallow then.
+func healthURL(o Options, originURL, kind string) string {
+	switch {
+	case o.HealthURL != "":
+		return o.HealthURL
+	case originURL == "", o.OriginURL == "" && kind != "local" && onLoopback(originURL):
+		return ""
+	}
+	return originURL + "/generate_204"
+}
+
+func onLoopback(rawURL string) bool {
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		return false
+	}
+	addr, err := netip.ParseAddr(u.Hostname())
+	return err == nil && addr.IsLoopback()
+}
+
+// newProber makes the loop of health checks. changed is told of a Proxy whose
+// health changed, suspect of one that failed a check.
+func newProber(o Options, originURL string, metrics prometheus.Registerer, changed, suspect func(namespace, name string)) (*probe.Loop, error) {
+	split := func(with func(namespace, name string)) func(string) {
+		return func(key string) {
+			namespace, name, _ := strings.Cut(key, "/")
+			with(namespace, name)
 		}
 	}
 	return probe.New(probe.Options{
 		Concurrency: o.HealthConcurrency,
 		AllowCIDRs:  o.HealthAllowCIDRs,
 		OwnOrigin:   originURL,
-		Changed:     func(key string) { split(key, wake) },
-		// A proxy that does not answer may have stopped: one early listing
-		// looks at all of them.
-		OnFailure: func(string) { look() },
-		Metrics:   metrics,
-		Log:       o.Log,
+		Changed:     split(changed),
+		OnFailure:   split(suspect),
+		Metrics:     metrics,
+		Log:         o.Log,
 	})
 }
 

@@ -220,6 +220,16 @@ func (r *Registry) Names() []string {
 	return slices.Sorted(maps.Keys(r.slots))
 }
 
+// Kind returns the kind of the provider of that name, "" for an unknown one.
+func (r *Registry) Kind(name string) string {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if s, ok := r.slots[name]; ok {
+		return s.entry.Kind
+	}
+	return ""
+}
+
 // Epoch changes each time the provider of that name is built anew: what was
 // tried in vain with the last one may be tried again.
 func (r *Registry) Epoch(name string) uint64 {

@@ -62,7 +62,7 @@ func TestAdmissionFillsInDefaults(t *testing.T) {
 	got := r.get("a").Spec
 	want := v1alpha1.ProxySpec{
 		Provider: "fake", Port: 3128, Protocol: "http",
-		HealthCheck: v1alpha1.HealthCheck{ExpectedStatus: 204, Interval: "30s", Timeout: "5s", FailureThreshold: 3, SuccessThreshold: 1},
+		HealthCheck: v1alpha1.HealthCheck{ExpectedStatus: 204, Interval: "30s", FailureThreshold: 3, SuccessThreshold: 1},
 	}
 	if got != want {
 		t.Errorf("got %+v, want %+v", got, want)

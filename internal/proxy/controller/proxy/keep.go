@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fleetdesk/api/v1alpha1"
@@ -20,262 +22,227 @@ const (
 	// stepPause is the time between two steps of a running Create or Delete.
 	stepPause = time.Second
 	// listPause is how long to wait for a first listing before looking again.
-	listPause = time.Second
+	listPause = 5 * time.Second
+	// slotPause is how long to wait for a free slot of a host.
+	slotPause = 300 * time.Millisecond
 )
 
-// finding is what is known of the instance right now.
-type finding struct {
-	// exists is false when nothing was made yet, or Get said NotFound.
-	exists bool
-	// missing: there was an instance, and Get says it is gone.
-	missing bool
-	// pending: no listing has answered yet; look again soon.
-	pending  bool
-	instance provider.Instance
-	// err is why nothing can be said, classed.
-	err error
+// pass is one reconcile of a live Proxy: what it works on, and what it knows.
+type pass struct {
+	r  *Reconciler
+	px *v1alpha1.Proxy
+	// p is the Proxy's provider. inputs are what an undertaking depends on; when
+	// they change, its pause is void. They are read before the provider is
+	// looked up, so that a failure of the last one is not booked on the next.
+	p      provider.Provider
+	inputs string
+	facts
 }
 
 // keep brings a live Proxy one step nearer to what its spec says.
 func (r *Reconciler) keep(ctx context.Context, px *v1alpha1.Proxy) outcome {
 	before := px.Status.DeepCopy()
 	px.Status.ObservedGeneration = px.Generation
-	facts := facts{now: metav1.Now(), generation: px.Generation}
-	out := r.advance(ctx, px, &facts)
+	p := &pass{
+		r: r, px: px, facts: facts{now: metav1.Now(), generation: px.Generation},
+		inputs: fmt.Sprintf("%s/%d/%d/%d", px.UID, px.Generation, r.o.Providers.Epoch(px.Spec.Provider), r.o.Inventory.Recoveries(px.Spec.Provider)),
+	}
+	out := p.advance(ctx)
 	if out.err != nil {
 		return out
 	}
-	r.follow(ctx, px, &facts)
-	summarize(px, facts)
+	if !p.pending {
+		out = sooner(out, p.follow(ctx))
+	}
+	summarize(px, p.facts)
 	if err := r.writeStatus(ctx, px, before); err != nil {
 		return failed(err)
 	}
-	r.announce(px, before, &facts)
+	p.announce(before)
 	return out
 }
 
 // advance looks at the instance and takes at most one step at the provider.
-func (r *Reconciler) advance(ctx context.Context, px *v1alpha1.Proxy, f *facts) outcome {
-	p, err := r.o.Providers.Lookup(px.Spec.Provider)
+func (p *pass) advance(ctx context.Context) outcome {
+	var err error
+	p.p, err = p.r.o.Providers.Lookup(p.px.Spec.Provider)
 	if err != nil {
-		f.provisioning(providerReason(err), err.Error()+". "+providerRemedy(err))
-		f.err = err
-		return done() // the registry tells when the provider's state changes
+		p.provisioning(providerReason(err), fmt.Sprintf("%v. %s", err, providerRemedy(err)))
+		p.err = err
+		return settled()
 	}
-	found := r.find(ctx, px, p)
+	found := p.find(ctx)
 	switch {
 	case found.pending:
-		f.keepConditions = true
-		return wait(listPause)
+		p.pending = true
+		return wait(spread(found.after))
 	case found.err != nil:
-		return r.troubled(px, f, found.err)
-	case !found.exists:
-		if found.missing {
-			if err := r.forgetInstance(ctx, px); err != nil {
-				return failed(err)
-			}
+		return p.troubled(found)
+	case found.missing:
+		p.state = provider.Gone
+		if after, n := p.r.repairs.begin(key(p.px), p.px.UID, p.now.Time); after > 0 {
+			p.provisioning(v1alpha1.ReasonRebuilding, fmt.Sprintf("instance %s is gone; it was made again %d times in short order, so the next time comes after a pause", p.px.Status.ProviderID, n))
+			return wait(after)
 		}
-		return r.provision(ctx, px, p, f)
+		if out, cleared := p.clearAway(ctx); !cleared {
+			return out
+		}
+		return p.provision(ctx)
+	case !found.exists:
+		return p.provision(ctx)
 	}
+	p.state, p.elsewhere = found.instance.State, found.elsewhere
 	switch found.instance.State {
 	case provider.Running:
-		r.adopt(px, f, found.instance)
-		r.attempts.clear(px.UID)
-		return done()
+		p.adopt(found.instance)
+		return settled()
 	case provider.Stopped:
-		f.restarting = true
-		return r.provision(ctx, px, p, f)
+		if after, n := p.r.repairs.begin(key(p.px), p.px.UID, p.now.Time); after > 0 {
+			p.provisioning(v1alpha1.ReasonStopped, fmt.Sprintf("the instance does not run; it was started again %d times in short order, so the next time comes after a pause", n))
+			return wait(after)
+		}
+		p.provisioning(v1alpha1.ReasonStopped, "the instance does not run: starting it")
+		return p.provision(ctx)
 	case provider.Provisioning:
-		return r.provision(ctx, px, p, f)
+		return p.provision(ctx)
 	case provider.Impaired:
-		f.instance(found.instance, v1alpha1.ReasonImpaired, "the instance is broken and is left alone: "+orNothing(found.instance.Message))
+		p.provisioning(v1alpha1.ReasonImpaired, "the instance is broken and is left alone: "+orNothing(found.instance.Message))
 	case provider.Deleting:
-		f.instance(found.instance, v1alpha1.ReasonInstanceDeleting, "the provider is removing the instance; it is made again when that has ended")
+		p.provisioning(v1alpha1.ReasonInstanceDeleting, "the provider is removing the instance; it is made again when that has ended")
 		return wait(stepPause * 5)
 	default:
-		f.instance(found.instance, v1alpha1.ReasonUnknown, "the instance exists and cannot be read; it is left alone: "+orNothing(found.instance.Message))
+		p.provisioning(v1alpha1.ReasonUnknown, "the instance exists and cannot be read; it is left alone: "+orNothing(found.instance.Message))
 	}
-	return done()
+	return settled()
+}
+
+// finding is what is known of the instance right now.
+type finding struct {
+	// exists: there is one. Neither exists nor missing: none was made yet.
+	exists bool
+	// missing: there was one, and Get says it is gone.
+	missing bool
+	// pending: nothing can be said yet; look again after that time.
+	pending   bool
+	after     time.Duration
+	instance  provider.Instance
+	elsewhere []string
+	// err is why nothing can be said, classed; listed tells that a listing
+	// said so, and that another one will say when it changes.
+	err    error
+	listed bool
 }
 
 // find says what is known of the instance: from the listing when that has it,
-// from a direct Get when it is absent there.
-func (r *Reconciler) find(ctx context.Context, px *v1alpha1.Proxy, p provider.Provider) finding {
-	if px.Status.ProviderID == "" {
+// from a direct Get when it is absent there. A host that did not answer the
+// last listing is not asked again by each of its Proxies.
+func (p *pass) find(ctx context.Context) finding {
+	st := &p.px.Status
+	if st.Host == "" {
+		return finding{}
+	}
+	sight := p.r.o.Inventory.Look(p.px.Spec.Provider, st.Host, string(p.px.UID))
+	switch {
+	case sight.Knowledge == inventory.HostDown:
+		return finding{err: sight.Err, listed: true}
+	case st.ProviderID == "":
 		// Nothing is known to exist. When a crash lost the answer of a Create,
 		// the next Create finds its instance by UID on the host written before.
 		return finding{}
+	case sight.Knowledge == inventory.Present:
+		return finding{exists: true, instance: sight.Instance, elsewhere: sight.Elsewhere}
+	case sight.Knowledge == inventory.Unlisted:
+		return finding{pending: true, after: listPause}
 	}
-	sight := r.o.Inventory.Look(px.Spec.Provider, px.Status.Host, string(px.UID))
-	switch sight.Knowledge {
-	case inventory.Present:
-		return finding{exists: true, instance: sight.Instance}
-	case inventory.HostDown:
-		return finding{err: sight.Err}
-	case inventory.Unlisted:
-		return finding{pending: true}
+	if after := p.r.pauses.due(key(p.px), looking, p.inputs, p.now.Time); after > 0 {
+		return finding{pending: true, after: after}
 	}
-	in, err := p.Get(ctx, r.ref(px))
+	release, ok := p.r.slots.take(p.px.Spec.Provider, st.Host)
+	if !ok {
+		return finding{pending: true, after: slotPause}
+	}
+	defer release()
+	in, err := p.p.Get(ctx, p.r.ref(p.px))
 	switch {
 	case err == nil:
-		r.o.Inventory.Note(px.Spec.Provider, string(px.UID), in)
-		return finding{exists: true, instance: in}
+		p.r.pauses.clear(key(p.px), looking)
+		p.r.o.Inventory.Note(p.px.Spec.Provider, string(p.px.UID), in)
+		return finding{exists: true, instance: in, elsewhere: sight.Elsewhere}
 	case fault.Of(err) == fault.NotFound:
-		r.o.Inventory.Drop(px.Spec.Provider, string(px.UID))
+		p.r.pauses.clear(key(p.px), looking)
+		p.r.o.Inventory.Drop(p.px.Spec.Provider, st.Host, string(p.px.UID))
 		return finding{missing: true}
 	}
 	return finding{err: err}
 }
 
-// forgetInstance drops a vanished instance from status, before another is
-// made: at no time do two instances stand behind one status.
-func (r *Reconciler) forgetInstance(ctx context.Context, px *v1alpha1.Proxy) error {
-	gone := px.Status.ProviderID
-	before := px.Status.DeepCopy()
-	r.o.Prober.Forget(key(px))
-	px.Status.ProviderID, px.Status.Address, px.Status.Port, px.Status.ExitIP = "", "", 0, ""
-	var f facts
-	f.now, f.generation = metav1.Now(), px.Generation
-	f.provisioning(v1alpha1.ReasonRebuilding, fmt.Sprintf("instance %s is gone: making it again", gone))
-	summarize(px, f)
-	if err := r.writeStatus(ctx, px, before); err != nil {
-		return err
-	}
-	r.event(px, corev1.EventTypeWarning, "Rebuilding", "Rebuild", "instance %s is gone: making it again", gone)
-	return nil
-}
-
-// provision calls Create once. Before the first call the finalizer and the
-// chosen host are stored, so that no crash can lose a machine.
-func (r *Reconciler) provision(ctx context.Context, px *v1alpha1.Proxy, p provider.Provider, f *facts) outcome {
-	spec, versions, err := r.resolve(ctx, px)
-	inputs := strconv.FormatInt(px.Generation, 10) + "/" + versions + "/" + strconv.FormatUint(r.o.Providers.Epoch(px.Spec.Provider), 10)
-	if err != nil {
-		// The watch on Secrets and ConfigMaps tells when it turns up.
-		f.provisioning(referenceReason(err), err.Error())
-		f.err = err
-		return wait(r.attempts.failed(px.UID, inputs, err, f.now.Time))
-	}
-	if pause := r.attempts.due(px.UID, inputs, f.now.Time); pause > 0 {
-		f.keepConditions = true
-		return wait(pause)
-	}
-	if px.Status.Host == "" {
-		host, err := p.Place(ctx, spec)
-		if err != nil {
-			return r.refused(px, f, inputs, err)
-		}
-		if err := r.addFinalizer(ctx, px); err != nil {
-			return failed(err)
-		}
-		stored := px.Status.DeepCopy()
-		px.Status.Host = host
-		begun := facts{now: f.now, generation: f.generation}
-		begun.provisioning(v1alpha1.ReasonProvisioning, "making the instance on "+host)
-		summarize(px, begun)
-		if err := r.writeStatus(ctx, px, stored); err != nil {
-			return failed(err)
-		}
-	} else if err := r.addFinalizer(ctx, px); err != nil {
-		return failed(err)
-	}
-	spec.Host = px.Status.Host
-
-	in, err := p.Create(ctx, spec)
-	if err != nil {
-		return r.refused(px, f, inputs, err)
-	}
-	r.attempts.clear(px.UID)
-	r.o.Inventory.Note(px.Spec.Provider, string(px.UID), in)
-	if px.Status.ProviderID == "" {
-		px.Status.AppliedSpec = specHash(&px.Spec)
-	}
-	px.Status.ProviderID = in.ID
-	if in.Host != "" {
-		px.Status.Host = in.Host
-	}
-	if in.State == provider.Running {
-		r.adopt(px, f, in)
-		return done()
-	}
-	reason := v1alpha1.ReasonProvisioning
-	switch {
-	case in.State == provider.Stopped:
-		reason = v1alpha1.ReasonStopped
-	case px.Status.Address != "":
-		reason = v1alpha1.ReasonRebuilding
-	}
-	f.instance(in, reason, orNothing(in.Message))
-	if began := provisioningSince(px); !began.IsZero() && f.now.Sub(began) > r.o.ProvisionTimeout {
-		f.overdue = true
-		f.message = fmt.Sprintf("not running after %s, still at: %s", r.o.ProvisionTimeout, orNothing(in.Message))
-		return wait(stepPause * 10)
-	}
-	return wait(stepPause)
-}
-
 // adopt takes a running instance's facts over.
-func (r *Reconciler) adopt(px *v1alpha1.Proxy, f *facts, in provider.Instance) {
-	px.Status.ProviderID = in.ID
-	if in.Host != "" {
-		px.Status.Host = in.Host
+func (p *pass) adopt(in provider.Instance) {
+	st := &p.px.Status
+	if in.Host != "" && in.Host != st.Host {
+		p.refused(fault.Errorf(fault.Permanent, "the provider says that instance %s is on host %s; it was made on %s", in.ID, in.Host, st.Host))
+		return
 	}
-	if in.Address != "" {
-		if px.Status.Address != in.Address || px.Status.Port != int32(in.Port) {
-			px.Status.ExitIP = ""
+	st.ProviderID = in.ID
+	if in.Address != "" && (st.Address != in.Address || st.Port != int32(in.Port)) {
+		// Another address is another thing to check.
+		if st.Address != "" {
+			apimeta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionHealthy)
 		}
-		px.Status.Address, px.Status.Port = in.Address, int32(in.Port)
+		st.Address, st.Port, st.ExitIP = in.Address, int32(in.Port), ""
 	}
-	if px.Status.AppliedSpec == "" {
-		px.Status.AppliedSpec = specHash(&px.Spec)
+	if st.AppliedSpec == "" {
+		st.AppliedSpec = specHash(&p.px.Spec)
 	}
-	f.instance(in, v1alpha1.ReasonProvisioned, "the instance runs on "+px.Status.Host)
-	f.running = true
+	st.ProvisioningSince = nil
+	p.state, p.running = provider.Running, true
+	p.restarted = p.r.repairs.ended(key(p.px))
+	p.r.pauses.clear(key(p.px), making, looking)
+	p.provisioning(v1alpha1.ReasonProvisioned, "the instance runs on "+st.Host)
+	if len(p.elsewhere) > 0 {
+		p.provisioning(v1alpha1.ReasonDuplicate, fmt.Sprintf(
+			"the instance runs on %s; another one that carries this Proxy's UID is on %s: if it is a copy, remove it there", st.Host, strings.Join(p.elsewhere, ", ")))
+	}
 }
 
-// refused turns a failed Place or Create into a condition and a pause.
-func (r *Reconciler) refused(px *v1alpha1.Proxy, f *facts, inputs string, err error) outcome {
-	f.provisioning(fault.Of(err).Meaning().Reason, err.Error())
-	f.err = err
-	r.o.Log.Warn("the provider refused a step", "proxy", key(px), "provider", px.Spec.Provider, "class", string(fault.Of(err)), "error", err)
-	return wait(r.attempts.failed(px.UID, inputs, err, f.now.Time))
-}
-
-// troubled is a live Proxy whose instance cannot be read. It is never a
-// rebuild: a typo in the provider's hosts must not recreate a fleet. While its
-// own probe passes the proxy stays leasable.
-func (r *Reconciler) troubled(px *v1alpha1.Proxy, f *facts, err error) outcome {
-	f.provisioning(fault.Of(err).Meaning().Reason, err.Error())
-	f.err = err
-	f.unreadable = true
-	// The next listing tells when the host answers again; this is the net
-	// behind it.
-	return wait(r.attempts.failed(px.UID, "look", err, f.now.Time))
+// troubled is a Proxy whose instance cannot be read. It is never a rebuild: a
+// typo in the provider's hosts must not recreate a fleet. While its own probe
+// passes the proxy stays leasable.
+func (p *pass) troubled(found finding) outcome {
+	err := found.err
+	p.provisioning(fault.Of(err).Meaning().Reason, err.Error())
+	p.err = err
+	p.unreadable = p.px.Status.ProviderID != ""
+	if found.listed {
+		return settled() // the listing that has the host again wakes it
+	}
+	return wait(p.r.pauses.failed(key(p.px), looking, p.inputs, err, p.now.Time))
 }
 
 // announce records what people should see of a change, once it is stored.
-func (r *Reconciler) announce(px *v1alpha1.Proxy, before *v1alpha1.ProxyStatus, f *facts) {
-	if id := px.Status.ProviderID; id != "" && id != before.ProviderID {
-		r.event(px, corev1.EventTypeNormal, "Created", "Create", "instance %s made on %s", id, px.Status.Host)
+func (p *pass) announce(before *v1alpha1.ProxyStatus) {
+	px, st := p.px, &p.px.Status
+	if st.ProviderID != "" && st.ProviderID != before.ProviderID {
+		p.r.event(px, corev1.EventTypeNormal, "Created", "Create", "instance %s made on %s", st.ProviderID, st.Host)
+	} else if p.restarted {
+		p.r.event(px, corev1.EventTypeWarning, "Restarted", "Create", "instance %s did not run: it was started again", st.ProviderID)
 	}
-	if f.restarting && f.running {
-		r.event(px, corev1.EventTypeWarning, "Restarted", "Create", "instance %s did not run: it was started again", px.Status.ProviderID)
+	if now := apimeta.FindStatusCondition(st.Conditions, v1alpha1.ConditionProvisioned); now != nil && now.Reason == v1alpha1.ReasonDuplicate {
+		if was := apimeta.FindStatusCondition(before.Conditions, v1alpha1.ConditionProvisioned); was == nil || was.Message != now.Message {
+			p.r.event(px, corev1.EventTypeWarning, now.Reason, "List", "%s", now.Message)
+		}
 	}
-	if before.Phase == px.Status.Phase {
+	if before.Phase == st.Phase {
 		return
 	}
-	switch px.Status.Phase {
+	switch st.Phase {
 	case v1alpha1.PhaseReady:
-		r.event(px, corev1.EventTypeNormal, "Ready", "Check", "ready at %s", net.JoinHostPort(px.Status.Address, strconv.Itoa(int(px.Status.Port))))
+		p.r.event(px, corev1.EventTypeNormal, "Ready", "Check", "ready at %s", net.JoinHostPort(st.Address, strconv.Itoa(int(st.Port))))
 	case v1alpha1.PhaseUnhealthy:
-		r.event(px, corev1.EventTypeWarning, "Unhealthy", "Check", "%s", readyMessage(px))
+		p.r.event(px, corev1.EventTypeWarning, "Unhealthy", "Check", "%s", readyMessage(px))
 	case v1alpha1.PhaseFailed:
-		r.event(px, corev1.EventTypeWarning, "Failed", "Create", "%s", readyMessage(px))
+		p.r.event(px, corev1.EventTypeWarning, "Failed", "Create", "%s", readyMessage(px))
 	}
-}
-
-func (r *Reconciler) event(px *v1alpha1.Proxy, kind, reason, action, format string, args ...any) {
-	r.o.Events.Eventf(px, nil, kind, reason, action, format, args...)
 }
 
 func providerReason(err error) string {
@@ -287,9 +254,9 @@ func providerReason(err error) string {
 
 func providerRemedy(err error) string {
 	if fault.Of(err) == fault.NotFound {
-		return "Add it to the providers config, or delete this Proxy"
+		return "Add it to the providers config and restart the operator, or delete this Proxy"
 	}
-	return "Mend its section of the providers config; it is tried again on its own"
+	return "Mend what it names; a change of the providers config applies when the operator restarts, anything else is tried again on its own"
 }
 
 func orNothing(s string) string {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"fleetdesk/api/v1alpha1"
+	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/core/health"
 	"fleetdesk/internal/proxy/probe"
 	"fleetdesk/internal/proxy/provider"
@@ -12,47 +13,70 @@ import (
 
 // follow has a proxy with an address checked, and takes the last verdict over.
 // A stopped or vanished instance is not checked: its state says more.
-func (r *Reconciler) follow(ctx context.Context, px *v1alpha1.Proxy, f *facts) {
-	if px.Status.Address == "" || f.state == provider.Stopped || f.state == provider.Deleting {
-		r.o.Prober.Forget(key(px))
-		return
+func (p *pass) follow(ctx context.Context) outcome {
+	name := key(p.px)
+	if p.px.Status.Address == "" || !p.standing() {
+		p.r.o.Prober.Forget(name.String())
+		return settled()
 	}
-	creds, _, err := r.credentials(ctx, px)
-	if err != nil {
-		// Checking without them would only learn that they are needed.
-		r.o.Prober.Forget(key(px))
-		f.probeTrouble = err.Error()
-		return
+	creds, version, err := p.r.credentials(ctx, p.px)
+	p.secret = version
+	out := settled()
+	switch class := fault.Of(err); {
+	case err == nil:
+		p.r.pauses.clear(name, reading)
+		p.r.o.Prober.Watch(name.String(), p.subject(creds))
+	case class == fault.NotFound || class == fault.Denied:
+		// Checking without them would only learn that they are needed, and
+		// nobody could be given them.
+		p.r.o.Prober.Forget(name.String())
+		p.troubleReason, p.trouble = referenceReason(err), err.Error()
+		return out
+	default:
+		// The API did not answer. What is being checked goes on being checked.
+		p.secret = ""
+		out = wait(p.r.pauses.failed(name, reading, p.inputs, err, p.now.Time))
 	}
-	r.o.Prober.Watch(key(px), r.subject(px, creds))
-	if snap, ok := r.o.Prober.State(key(px)); ok {
-		f.verdict = &snap
+	if snap, ok := p.r.o.Prober.State(name.String()); ok {
+		p.verdict = &snap
 	}
+	return out
 }
 
 // subject says how the proxy is checked. Zero values, which admission fills,
 // come from objects older than their defaults.
-func (r *Reconciler) subject(px *v1alpha1.Proxy, creds provider.Credentials) probe.Subject {
-	hc := px.Spec.HealthCheck
+func (p *pass) subject(creds provider.Credentials) probe.Subject {
+	hc := p.px.Spec.HealthCheck
 	url := hc.URL
 	if url == "" {
-		url = r.o.HealthURL
+		url = p.r.o.HealthURL(p.px.Spec.Provider)
 	}
+	interval := duration(hc.Interval, probe.DefaultInterval)
 	return probe.Subject{
-		UID: string(px.UID),
+		UID: string(p.px.UID),
 		Target: probe.Target{
-			Address: px.Status.Address, Port: int(px.Status.Port), Protocol: provider.Protocol(px.Spec.Protocol),
+			Address: p.px.Status.Address, Port: int(p.px.Status.Port), Protocol: provider.Protocol(p.px.Spec.Protocol),
 			User: creds.User, Password: creds.Password,
 		},
 		Check: probe.Check{
 			URL: url, ExpectedStatus: int(hc.ExpectedStatus),
-			Timeout: duration(hc.Timeout, probe.DefaultTimeout),
+			Timeout: duration(hc.Timeout, min(probe.DefaultTimeout, interval)),
 		},
-		Interval: duration(hc.Interval, probe.DefaultInterval),
+		Interval: interval,
 		Policy: health.Policy{
 			FailureThreshold: max(int(hc.FailureThreshold), 1),
 			SuccessThreshold: max(int(hc.SuccessThreshold), 1),
 		},
+	}
+}
+
+// Suspect has a Ready proxy's provider listed soon, since a check of the proxy
+// failed: its machine may have stopped. One that is known not to work is no
+// news.
+func (r *Reconciler) Suspect(ctx context.Context, namespace, name string) {
+	px := &v1alpha1.Proxy{}
+	if err := r.o.Client.Get(ctx, nameOf(namespace, name), px); err == nil && px.Status.Phase == v1alpha1.PhaseReady {
+		r.o.Inventory.Refresh(px.Spec.Provider)
 	}
 }
 

@@ -3,10 +3,12 @@ package proxy
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,7 +33,11 @@ type Providers interface {
 type Inventory interface {
 	Look(providerName, host, uid string) inventory.Sighting
 	Note(providerName, uid string, in provider.Instance)
-	Drop(providerName, uid string)
+	Drop(providerName, host, uid string)
+	// Recoveries changes when a host of the provider answers again.
+	Recoveries(providerName string) uint64
+	// Refresh asks for a listing soon.
+	Refresh(providerName string)
 }
 
 // Prober checks proxies and remembers its verdicts.
@@ -55,8 +61,9 @@ type Options struct {
 	Installation string
 	// Events records what happened to a Proxy.
 	Events events.EventRecorder
-	// HealthURL is checked when a Proxy names none; empty for shallow checks.
-	HealthURL string
+	// HealthURL is checked through Proxies of that provider that name none;
+	// empty for shallow checks.
+	HealthURL func(providerName string) string
 	// ProvisionTimeout is how long an instance may take from its first Create
 	// to Running before the phase says Failed (work on it goes on).
 	ProvisionTimeout time.Duration
@@ -67,41 +74,68 @@ type Options struct {
 
 // Reconciler reconciles Proxies.
 type Reconciler struct {
-	o        Options
-	attempts *attempts
-	queue    atomic.Pointer[queue]
+	o       Options
+	pauses  *pauses
+	repairs *repairs
+	slots   *slots
+	queue   atomic.Pointer[queue]
 }
 
 // New returns a reconciler; SetupWithManager puts it to work.
 func New(o Options) *Reconciler {
-	return &Reconciler{o: o, attempts: newAttempts()}
+	return &Reconciler{o: o, pauses: newPauses(), repairs: newRepairs(), slots: newSlots(o.Workers)}
 }
 
-// outcome is what a reconcile came to: try again after a pause, or not until
+// outcome is what a reconcile came to: look again after a pause, or not until
 // something changes.
 type outcome struct {
 	after time.Duration
 	err   error
 }
 
-// done: nothing more to do until something changes.
+// done: nothing more to do, ever.
 func done() outcome { return outcome{} }
 
 // wait: look again after d.
 func wait(d time.Duration) outcome { return outcome{after: d} }
 
+// settled: nothing to do until something changes. What changes wakes the Proxy;
+// looking again after some minutes is the net behind that.
+func settled() outcome { return wait(spread(resync)) }
+
 // failed: the Kubernetes API refused a write or read of ours.
 func failed(err error) outcome { return outcome{err: err} }
 
-// conflictPause lets the cache catch up with what we or others just wrote.
-const conflictPause = 100 * time.Millisecond
+// sooner is the outcome that comes back first.
+func sooner(a, b outcome) outcome {
+	if a.err != nil || (b.err == nil && b.after == 0) || (a.after > 0 && a.after <= b.after) {
+		return a
+	}
+	return b
+}
+
+const (
+	// conflictPause lets the cache catch up with what we or others just wrote.
+	conflictPause = 100 * time.Millisecond
+	// resync is the net behind lost wake-ups.
+	resync = 10 * time.Minute
+	// readTimeout bounds one uncached read of the Kubernetes API.
+	readTimeout = 10 * time.Second
+	// reconcileTimeout bounds one reconcile: a look, a step and the writes.
+	reconcileTimeout = 3 * provider.StepLimit
+)
+
+// spread shortens a pause at random by up to a fifth.
+func spread(d time.Duration) time.Duration {
+	return d - time.Duration(rand.Float64()*float64(d)/5)
+}
 
 // Reconcile implements reconcile.Reconciler.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	px := &v1alpha1.Proxy{}
 	if err := r.o.Client.Get(ctx, req.NamespacedName, px); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.o.Prober.Forget(req.String())
+			r.forget(req.NamespacedName)
 			return ctrl.Result{}, nil
 		}
 		return ctrl.Result{}, err
@@ -113,15 +147,20 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		out = r.remove(ctx, px)
 	}
 	switch {
-	case apierrors.IsConflict(out.err):
+	case apierrors.IsConflict(out.err), apierrors.IsNotFound(out.err):
 		// Somebody wrote in between: look again with fresh eyes.
-		return ctrl.Result{RequeueAfter: conflictPause}, nil
-	case apierrors.IsNotFound(out.err):
 		return ctrl.Result{RequeueAfter: conflictPause}, nil
 	case out.err != nil:
 		return ctrl.Result{}, out.err
 	}
 	return ctrl.Result{RequeueAfter: out.after}, nil
+}
+
+// forget drops what is kept in memory of a Proxy that is gone.
+func (r *Reconciler) forget(name types.NamespacedName) {
+	r.o.Prober.Forget(name.String())
+	r.pauses.clear(name)
+	r.repairs.clear(name)
 }
 
 // writeStatus writes px's status when it differs from before; a write that
@@ -146,15 +185,24 @@ func (r *Reconciler) addFinalizer(ctx context.Context, px *v1alpha1.Proxy) error
 	return err
 }
 
-func (r *Reconciler) dropFinalizer(ctx context.Context, px *v1alpha1.Proxy) error {
+// dropFinalizer lets the object go and reports whether it was this call.
+func (r *Reconciler) dropFinalizer(ctx context.Context, px *v1alpha1.Proxy) (bool, error) {
 	base := px.DeepCopy()
 	if !controllerutil.RemoveFinalizer(px, v1alpha1.Finalizer) {
-		return nil
+		return false, nil
 	}
-	return client.IgnoreNotFound(r.o.Client.Patch(ctx, px, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})))
+	err := r.o.Client.Patch(ctx, px, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+	if apierrors.IsNotFound(err) {
+		return false, nil // an earlier reconcile did, and the cache is behind
+	}
+	return err == nil, err
 }
 
-func key(px *v1alpha1.Proxy) string { return px.Namespace + "/" + px.Name }
+func (r *Reconciler) event(px *v1alpha1.Proxy, kind, reason, action, format string, args ...any) {
+	r.o.Events.Eventf(px, nil, kind, reason, action, "%s", bounded(format, args...))
+}
+
+func key(px *v1alpha1.Proxy) types.NamespacedName { return client.ObjectKeyFromObject(px) }
 
 func (r *Reconciler) owner(px *v1alpha1.Proxy) provider.Owner {
 	return provider.Owner{Installation: r.o.Installation, Namespace: px.Namespace, Name: px.Name, UID: string(px.UID)}

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,16 +12,24 @@ import (
 
 	"fleetdesk/api/v1alpha1"
 	"fleetdesk/internal/core/fault"
+	"fleetdesk/internal/proxy/inventory"
 	"fleetdesk/internal/proxy/provider"
+)
+
+const (
+	// patience is how long a provider may take for a deletion before the
+	// Proxy says so and names the way out.
+	patience = 5 * time.Minute
+	// slowPause is the time between two steps of a deletion that takes longer.
+	slowPause = 15 * time.Second
 )
 
 // remove takes a Proxy under deletion one step nearer to being gone. It never
 // hangs without a condition that says why and what to do.
 func (r *Reconciler) remove(ctx context.Context, px *v1alpha1.Proxy) outcome {
 	// Terminating is final: a check that is still running cannot revive it.
-	r.o.Prober.Forget(key(px))
+	r.forgetProbe(px)
 	if !controllerutil.ContainsFinalizer(px, v1alpha1.Finalizer) {
-		r.attempts.clear(px.UID)
 		return done()
 	}
 	if px.Annotations[v1alpha1.SkipCleanupAnnotation] == "true" {
@@ -28,19 +37,32 @@ func (r *Reconciler) remove(ctx context.Context, px *v1alpha1.Proxy) outcome {
 		// provider has left the config.
 		return r.abandon(ctx, px, "by annotation "+v1alpha1.SkipCleanupAnnotation)
 	}
-	if err := r.markTerminating(ctx, px); err != nil {
+	if err := r.heedAnnotation(ctx, px); err != nil {
 		return failed(err)
 	}
+	inputs := fmt.Sprintf("%s/%d/%d", px.UID, r.o.Providers.Epoch(px.Spec.Provider), r.o.Inventory.Recoveries(px.Spec.Provider))
 	p, err := r.o.Providers.Lookup(px.Spec.Provider)
 	if err != nil {
-		return r.stuck(ctx, px, providerReason(err), err, fmt.Sprintf("%v. Put the provider back in order, or %s", err, wayOut(px)))
+		return r.say(ctx, px, providerReason(err), fmt.Sprintf("%s. Put the provider back in order, or %s", bounded("%.500s", err.Error()), wayOut(px)), err, settled())
 	}
-	inputs := fmt.Sprintf("delete/%d", r.o.Providers.Epoch(px.Spec.Provider))
-	if pause := r.attempts.due(px.UID, inputs, time.Now()); pause > 0 {
-		return wait(pause)
+	if after := r.pauses.due(key(px), removing, inputs, time.Now()); after > 0 {
+		return wait(after)
 	}
+	sight := r.o.Inventory.Look(px.Spec.Provider, px.Status.Host, string(px.UID))
+	if sight.Knowledge == inventory.HostDown && retriable(sight.Err) {
+		// Asking it once more would hold a worker for as long as it is mute; the
+		// listing that has it again wakes this Proxy.
+		return r.blocked(ctx, px, inputs, sight.Err, "its host does not answer")
+	}
+	release, ok := r.slots.take(px.Spec.Provider, px.Status.Host)
+	if !ok {
+		return wait(spread(slotPause))
+	}
+	defer release()
 	return r.destroy(ctx, px, p, inputs)
 }
+
+func (r *Reconciler) forgetProbe(px *v1alpha1.Proxy) { r.o.Prober.Forget(key(px).String()) }
 
 // destroy looks, then deletes. Delete is called also when Get says that
 // nothing is there: what a half-made or half-removed instance left beside it
@@ -57,10 +79,14 @@ func (r *Reconciler) destroy(ctx context.Context, px *v1alpha1.Proxy, p provider
 	case err == nil && state == provider.Gone:
 		return r.release(ctx, px)
 	case err == nil && state == provider.Abandoned:
-		return r.abandon(ctx, px, fmt.Sprintf("host %s is not in the configuration of provider %s any more", orNothing(ref.Host), px.Spec.Provider))
+		return r.abandon(ctx, px, fmt.Sprintf("host %q is not in the configuration of provider %s any more", ref.Host, px.Spec.Provider))
 	case err == nil:
-		r.attempts.clear(px.UID)
-		return wait(stepPause)
+		r.pauses.clear(key(px), removing)
+		if time.Since(px.DeletionTimestamp.Time) > patience {
+			return r.say(ctx, px, v1alpha1.ReasonDeletionPending, fmt.Sprintf(
+				"the provider has been deleting the instance for more than %s and is asked again; to let the Proxy go without it, %s", patience, wayOut(px)), nil, wait(slowPause))
+		}
+		return r.say(ctx, px, v1alpha1.ReasonTerminating, deleting, nil, wait(stepPause))
 	case missing && !retriable(err):
 		// Nothing is there, and what may lie beside it is out of reach for
 		// good: waiting would change neither.
@@ -81,43 +107,47 @@ func retriable(err error) bool {
 }
 
 func (r *Reconciler) release(ctx context.Context, px *v1alpha1.Proxy) outcome {
-	if err := r.dropFinalizer(ctx, px); err != nil {
+	gone, err := r.dropFinalizer(ctx, px)
+	if err != nil {
 		return failed(err)
 	}
-	r.o.Inventory.Drop(px.Spec.Provider, string(px.UID))
-	r.attempts.clear(px.UID)
-	r.event(px, corev1.EventTypeNormal, "Deleted", "Delete", "instance %s is gone", orUnborn(px.Status.ProviderID))
+	r.o.Inventory.Drop(px.Spec.Provider, px.Status.Host, string(px.UID))
+	if gone {
+		r.event(px, corev1.EventTypeNormal, "Deleted", "Delete", "instance %s is gone", orUnborn(px.Status.ProviderID))
+	}
 	return done()
 }
 
 // abandon lets the Proxy go and leaves its instance to a person.
 func (r *Reconciler) abandon(ctx context.Context, px *v1alpha1.Proxy, why string) outcome {
-	if err := r.dropFinalizer(ctx, px); err != nil {
+	gone, err := r.dropFinalizer(ctx, px)
+	if err != nil {
 		return failed(err)
 	}
-	r.attempts.clear(px.UID)
-	id := orUnborn(px.Status.ProviderID)
-	r.o.Log.Warn("an instance was abandoned and is left as it is", "why", why, "proxy", key(px), "provider", px.Spec.Provider, "host", px.Status.Host, "instance", id)
-	r.event(px, corev1.EventTypeWarning, "Abandoned", "Delete",
-		"%s: instance %s (provider %s, host %s) was left as it is and is yours to remove", why, id, px.Spec.Provider, px.Status.Host)
+	if gone {
+		id := orUnborn(px.Status.ProviderID)
+		r.o.Log.Warn("an instance was abandoned and is left as it is", "why", why, "proxy", key(px).String(), "provider", px.Spec.Provider, "host", px.Status.Host, "instance", id)
+		r.event(px, corev1.EventTypeWarning, "Abandoned", "Delete",
+			"%s: instance %s (provider %s, host %s) was left as it is and is yours to remove", why, id, px.Spec.Provider, px.Status.Host)
+	}
 	return done()
 }
 
-func (r *Reconciler) markTerminating(ctx context.Context, px *v1alpha1.Proxy) error {
-	if px.Status.Phase == v1alpha1.PhaseTerminating {
+// deleting is what a deletion says while all goes well.
+const deleting = "the instance is being deleted"
+
+// heedAnnotation marks the Proxy Terminating, and tells of an annotation whose
+// value does nothing, also when it came late.
+func (r *Reconciler) heedAnnotation(ctx context.Context, px *v1alpha1.Proxy) error {
+	note := ignored(px)
+	if px.Status.Phase == v1alpha1.PhaseTerminating && strings.HasSuffix(readyMessage(px), note) {
 		return nil
 	}
-	before := px.Status.DeepCopy()
-	px.Status.Phase = v1alpha1.PhaseTerminating
-	f := facts{now: metav1.Now(), generation: px.Generation}
-	setCondition(&px.Status, f, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonTerminating, "the instance is being deleted"+ignored(px))
-	if err := r.writeStatus(ctx, px, before); err != nil {
-		return err
-	}
-	if note := ignored(px); note != "" {
+	out := r.say(ctx, px, v1alpha1.ReasonTerminating, deleting, nil, done())
+	if out.err == nil && note != "" {
 		r.event(px, corev1.EventTypeWarning, "SkipCleanupIgnored", "Delete", "the deletion goes on%s", note)
 	}
-	return nil
+	return out.err
 }
 
 // ignored says that an annotation with another value than "true" does nothing.
@@ -126,33 +156,34 @@ func ignored(px *v1alpha1.Proxy) string {
 	if !asked || value == "true" {
 		return ""
 	}
-	return fmt.Sprintf("; annotation %s=%q is ignored: only the value \"true\" lets the Proxy go without its instance", v1alpha1.SkipCleanupAnnotation, value)
+	return fmt.Sprintf("; annotation %s=%q is ignored: only the value \"true\" lets the Proxy go without its instance", v1alpha1.SkipCleanupAnnotation, bounded("%.64s", value))
 }
 
 // blocked notes a failed step of the deletion and pauses by its class.
 func (r *Reconciler) blocked(ctx context.Context, px *v1alpha1.Proxy, inputs string, cause error, what string) outcome {
-	out := r.stuck(ctx, px, fault.Of(cause).Meaning().Reason, cause, fmt.Sprintf("%s: %v. It is tried again; to let the Proxy go without it, %s", what, cause, wayOut(px)))
-	if out.err != nil {
-		return out
-	}
-	return wait(r.attempts.failed(px.UID, inputs, cause, time.Now()))
+	after := r.pauses.failed(key(px), removing, inputs, cause, time.Now())
+	return r.say(ctx, px, fault.Of(cause).Meaning().Reason,
+		fmt.Sprintf("%s: %v. It is tried again; to let the Proxy go without it, %s", what, bounded("%.500s", cause.Error()), wayOut(px)), cause, wait(after))
 }
 
-// stuck says in a condition why the Proxy is still there. The pause is the
-// safety net; a change of the provider or the annotation comes by itself.
-func (r *Reconciler) stuck(ctx context.Context, px *v1alpha1.Proxy, reason string, cause error, message string) outcome {
+// say states in a condition how the deletion stands, once, and comes back as
+// asked. With a cause it is news for the log and an Event.
+func (r *Reconciler) say(ctx context.Context, px *v1alpha1.Proxy, reason, message string, cause error, then outcome) outcome {
 	before := px.Status.DeepCopy()
-	f := facts{now: metav1.Now(), generation: px.Generation}
-	setCondition(&px.Status, f, v1alpha1.ConditionReady, metav1.ConditionFalse, reason, message+ignored(px))
-	changed := !equalStatus(before, &px.Status)
+	px.Status.Phase = v1alpha1.PhaseTerminating
+	setCondition(&px.Status, facts{now: metav1.Now(), generation: px.Generation},
+		v1alpha1.ConditionReady, metav1.ConditionFalse, reason, message+ignored(px))
+	if equalStatus(before, &px.Status) {
+		return then
+	}
 	if err := r.writeStatus(ctx, px, before); err != nil {
 		return failed(err)
 	}
-	if changed {
-		r.o.Log.Warn("a deletion cannot go on", "proxy", key(px), "provider", px.Spec.Provider, "class", string(fault.Of(cause)), "error", cause)
-		r.event(px, corev1.EventTypeWarning, "DeletionBlocked", "Delete", "%s", bounded(message))
+	if cause != nil {
+		r.o.Log.Warn("a deletion cannot go on", "proxy", key(px).String(), "provider", px.Spec.Provider, "class", string(fault.Of(cause)), "error", cause)
+		r.event(px, corev1.EventTypeWarning, "DeletionBlocked", "Delete", "%s", message)
 	}
-	return wait(fault.Permanent.Meaning().Retry.Max)
+	return then
 }
 
 func wayOut(px *v1alpha1.Proxy) string {

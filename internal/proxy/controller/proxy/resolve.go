@@ -17,11 +17,18 @@ import (
 	"fleetdesk/internal/proxy/provider"
 )
 
+// references are the versions of what a Proxy refers to.
+type references struct {
+	// versions changes when any of the objects does.
+	versions string
+	// secret is the version of the Secret of authSecretRef.
+	secret string
+}
+
 // resolve makes the provider's spec from the object's: every reference is
-// read, within the Proxy's own namespace. versions changes when a referenced
-// object does, and is given also with an error. A reference that is missing is
-// NotFound and names the object and the key.
-func (r *Reconciler) resolve(ctx context.Context, px *v1alpha1.Proxy) (spec provider.Spec, versions string, err error) {
+// read, within the Proxy's own namespace. The references are given also with
+// an error. One that is missing is NotFound and names the object and the key.
+func (r *Reconciler) resolve(ctx context.Context, px *v1alpha1.Proxy) (spec provider.Spec, refs references, err error) {
 	s := &px.Spec
 	spec = provider.Spec{
 		Owner:    r.owner(px),
@@ -42,16 +49,15 @@ func (r *Reconciler) resolve(ctx context.Context, px *v1alpha1.Proxy) (spec prov
 			spec.Resources.DiskBytes = q.Disk.Value()
 		}
 	}
-	creds, v1, err := r.credentials(ctx, px)
-	versions = v1
+	spec.Credentials, refs.secret, err = r.credentials(ctx, px)
+	refs.versions = refs.secret
 	if err != nil {
-		return spec, versions, err
+		return spec, refs, err
 	}
-	spec.Credentials = creds
-	data, v2, err := r.userData(ctx, px)
-	versions += "," + v2
-	spec.UserData = data
-	return spec, versions, err
+	var version string
+	spec.UserData, version, err = r.userData(ctx, px)
+	refs.versions += "," + version
+	return spec, refs, err
 }
 
 // credentials reads what clients of the proxy present.
@@ -113,6 +119,8 @@ func (r *Reconciler) secret(ctx context.Context, namespace, name, field string) 
 }
 
 func (r *Reconciler) read(ctx context.Context, namespace, name string, into client.Object, what string) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	err := r.o.Reader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, into)
 	switch {
 	case err == nil:

@@ -90,6 +90,8 @@ type rig struct {
 	fake      *fake.Provider
 	providers *providers
 	stop      func()
+	// provisionTimeout is the option of that name.
+	provisionTimeout time.Duration
 
 	mu sync.Mutex
 	// sick are addresses whose probe fails; dead makes every control request
@@ -125,7 +127,7 @@ func newRig(t testing.TB, o fake.Options) *rig {
 	}
 	f := fake.New(o)
 	return &rig{
-		t: t, ns: cluster.Namespace(t), client: c, fake: f, sick: map[string]bool{},
+		t: t, ns: cluster.Namespace(t), client: c, fake: f, sick: map[string]bool{}, provisionTimeout: time.Minute,
 		providers: &providers{of: map[string]provider.Provider{"fake": f}, errs: map[string]error{}},
 	}
 }
@@ -135,11 +137,13 @@ func (r *rig) start() *rig {
 	t := r.t
 	t.Helper()
 	skip, grace := true, 5*time.Second
+	cached := proxy.CacheOptions()
+	cached.DefaultNamespaces = map[string]cache.Config{r.ns: {}}
 	cfg := cluster.Config(t)
 	cfg.QPS, cfg.Burst = 200, 400 // the operator's own default
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme: scheme(t), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
-		Cache:                   cache.Options{DefaultNamespaces: map[string]cache.Config{r.ns: {}}},
+		Cache:                   cached,
 		Controller:              ctrlconfig.Controller{SkipNameValidation: &skip},
 		GracefulShutdownTimeout: &grace,
 	})
@@ -151,7 +155,8 @@ func (r *rig) start() *rig {
 	wake := func(ns, name string) { r.reconciler.Wake(types.NamespacedName{Namespace: ns, Name: name}) }
 	inv := inventory.New(inventory.Options{
 		Providers: r.providers, Installation: installation, Interval: time.Second, Log: log,
-		Changed: func(o provider.Owner) { wake(o.Namespace, o.Name) },
+		Changed:   func(o provider.Owner) { wake(o.Namespace, o.Name) },
+		Recovered: func(name string) { r.reconciler.WakeProvider(ctx, name) },
 	})
 	loop, err := probe.New(probe.Options{
 		Request: func(_ context.Context, target probe.Target, _ probe.Check) probe.Result {
@@ -174,8 +179,11 @@ func (r *rig) start() *rig {
 			ns, name, _ := strings.Cut(key, "/")
 			wake(ns, name)
 		},
-		OnFailure: func(string) { inv.RefreshAll() },
-		Log:       log,
+		OnFailure: func(key string) {
+			ns, name, _ := strings.Cut(key, "/")
+			r.reconciler.Suspect(ctx, ns, name)
+		},
+		Log: log,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -183,7 +191,8 @@ func (r *rig) start() *rig {
 	r.reconciler = proxy.New(proxy.Options{
 		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Providers: r.providers, Inventory: inv, Prober: loop,
 		Installation: installation, Events: mgr.GetEventRecorder("proxy-operator"),
-		HealthURL: "http://origin.example.com/generate_204", ProvisionTimeout: time.Minute, Workers: 16, Log: log,
+		HealthURL:        func(string) string { return "http://origin.example.com/generate_204" },
+		ProvisionTimeout: r.provisionTimeout, Workers: 16, Log: log,
 	})
 	if err := proxy.Index(ctx, mgr.GetFieldIndexer()); err != nil {
 		t.Fatal(err)

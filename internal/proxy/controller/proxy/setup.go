@@ -5,10 +5,12 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -59,6 +61,24 @@ func configMapNames(px *v1alpha1.Proxy) []string {
 	return nil
 }
 
+// CacheOptions says what of the watched objects is kept in memory: of Secrets
+// and ConfigMaps names and versions, of all others everything but the record of
+// who wrote which field.
+func CacheOptions() cache.Options {
+	bare := cache.ByObject{Transform: func(o any) (any, error) {
+		if m, err := apimeta.Accessor(o); err == nil {
+			m.SetAnnotations(nil)
+			m.SetLabels(nil)
+			m.SetManagedFields(nil)
+		}
+		return o, nil
+	}}
+	return cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject:         map[client.Object]cache.ByObject{&corev1.Secret{}: bare, &corev1.ConfigMap{}: bare},
+	}
+}
+
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // Wake has a Proxy looked at again soon; it never blocks. Before the
@@ -80,12 +100,13 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("proxy").
 		For(&v1alpha1.Proxy{}, builder.WithPredicates(ours)).
-		// Metadata alone: the contents of Secrets are read when needed and kept
-		// nowhere.
+		// Metadata alone, of which CacheOptions drops annotations (kubectl keeps
+		// whole objects there): the contents of Secrets are read when needed and
+		// kept nowhere.
 		WatchesMetadata(&corev1.Secret{}, r.referrers(indexSecret)).
 		WatchesMetadata(&corev1.ConfigMap{}, r.referrers(indexConfigMap)).
 		WatchesRawSource(ownQueue).
-		WithOptions(controller.Options{MaxConcurrentReconciles: r.o.Workers}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: r.o.Workers, ReconciliationTimeout: reconcileTimeout}).
 		Complete(r)
 }
 
@@ -105,6 +126,10 @@ func (r *Reconciler) WakeProvider(ctx context.Context, name string) {
 	for _, req := range r.lookup(ctx, client.MatchingFields{indexProvider: name}) {
 		(*q).Add(req)
 	}
+}
+
+func nameOf(namespace, name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: namespace, Name: name}
 }
 
 func (r *Reconciler) lookup(ctx context.Context, opts ...client.ListOption) []reconcile.Request {

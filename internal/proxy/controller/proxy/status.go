@@ -1,7 +1,9 @@
 package proxy
 
 import (
-	"time"
+	"fmt"
+	"strings"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -19,42 +21,55 @@ type facts struct {
 	now        metav1.Time
 	generation int64
 
+	// pending: nothing can be said of the instance yet; all stands as it is.
+	pending bool
+	// keepConditions: nothing new is known of the instance; what stands stays.
+	keepConditions bool
+
 	// reason and message are the condition Provisioned.
 	reason, message string
 	// running: the instance exists and runs.
 	running bool
-	// state is the instance's, when it was seen.
+	// restarted: it runs again after a repair.
+	restarted bool
+	// state is the instance's, when it was seen; Gone when Get did not find it.
 	state provider.State
+	// elsewhere names other hosts with an instance of this Proxy.
+	elsewhere []string
 	// unreadable: there is an instance and its provider cannot say how it is.
 	unreadable bool
-	// restarting: it was found stopped.
-	restarting bool
 	// overdue: provisioning takes longer than it may.
 	overdue bool
 	// err is what stopped this reconcile.
 	err error
-	// keepConditions: nothing new is known; what stands stays.
-	keepConditions bool
 
 	// verdict is the probe's, when it has one.
 	verdict *probe.Snapshot
-	// probeTrouble is why the proxy cannot be probed (a missing Secret).
-	probeTrouble string
+	// troubleReason and trouble are why the proxy cannot be probed.
+	troubleReason, trouble string
+	// secret is the version of the Secret of authSecretRef; empty when it was
+	// not read.
+	secret string
 }
 
 func (f *facts) provisioning(reason, message string) {
 	f.reason, f.message = reason, message
 }
 
-func (f *facts) instance(in provider.Instance, reason, message string) {
-	f.state = in.State
-	f.reason, f.message = reason, message
+// standing tells whether a known address may still answer: it does not when
+// the provider knows that the instance does not run.
+func (f *facts) standing() bool {
+	switch f.state {
+	case provider.Stopped, provider.Deleting, provider.Provisioning, provider.Gone:
+		return false
+	}
+	return true
 }
 
 // summarize writes conditions and phase from the facts alone.
 func summarize(px *v1alpha1.Proxy, f facts) {
 	st := &px.Status
-	if f.keepConditions && f.verdict == nil {
+	if f.pending || (f.keepConditions && f.verdict == nil) {
 		if st.Phase == "" {
 			st.Phase = v1alpha1.PhasePending
 		}
@@ -80,22 +95,28 @@ func provisionedStatus(f facts) metav1.ConditionStatus {
 }
 
 func setHealth(st *v1alpha1.ProxyStatus, f facts) {
+	set := func(status metav1.ConditionStatus, reason, message string) {
+		setCondition(st, f, v1alpha1.ConditionHealthy, status, reason, message)
+	}
 	v := f.verdict
 	switch {
 	case st.Address == "":
-		setCondition(st, f, v1alpha1.ConditionHealthy, metav1.ConditionUnknown, v1alpha1.ReasonNotProbed, "there is no address to check yet")
-	case f.probeTrouble != "":
-		setCondition(st, f, v1alpha1.ConditionHealthy, metav1.ConditionUnknown, v1alpha1.ReasonReferenceNotFound, f.probeTrouble)
+		set(metav1.ConditionUnknown, v1alpha1.ReasonNotProbed, "there is no address to check yet")
+	case !f.standing():
+		set(metav1.ConditionUnknown, v1alpha1.ReasonNotProbed, "the instance does not run")
+	case f.trouble != "":
+		set(metav1.ConditionUnknown, f.troubleReason, f.trouble)
 	case v == nil || v.State == health.Unknown:
-		// After a restart of the operator the last verdict stands until the
-		// first check ends: a fleet must not blink.
-		if apimeta.FindStatusCondition(st.Conditions, v1alpha1.ConditionHealthy) == nil || (v != nil && v.Message != "" && !isHealthy(st)) {
-			message := "the first check has not ended"
-			if v != nil && v.Message != "" {
-				message += ": " + v.Message
-			}
-			setCondition(st, f, v1alpha1.ConditionHealthy, metav1.ConditionUnknown, v1alpha1.ReasonNotProbed, message)
+		// After a start of the operator the last verdict stands until the first
+		// check ends: a fleet must not blink.
+		if c := apimeta.FindStatusCondition(st.Conditions, v1alpha1.ConditionHealthy); c != nil && c.Reason != v1alpha1.ReasonNotProbed {
+			return
 		}
+		message := "the first check has not ended"
+		if v != nil && !v.Checked.IsZero() && v.Message != "" {
+			message = "not enough checks yet; the last one: " + v.Message
+		}
+		set(metav1.ConditionUnknown, v1alpha1.ReasonNotProbed, message)
 	case v.State == health.Healthy:
 		reason, message := v1alpha1.ReasonProbePassed, "requests through the proxy succeed"
 		switch {
@@ -104,13 +125,13 @@ func setHealth(st *v1alpha1.ProxyStatus, f facts) {
 		case v.Shallow:
 			reason, message = v1alpha1.ReasonShallowProbePassed, "the proxy answers; nothing was fetched through it, since no health URL is known (set healthCheck.url or --health-check-url)"
 		}
-		setCondition(st, f, v1alpha1.ConditionHealthy, metav1.ConditionTrue, reason, message)
+		set(metav1.ConditionTrue, reason, message)
 	default:
 		reason := v1alpha1.ReasonProbeFailed
 		if v.Inconclusive {
 			reason = v1alpha1.ReasonProbeInconclusive
 		}
-		setCondition(st, f, v1alpha1.ConditionHealthy, metav1.ConditionFalse, reason, v.Message)
+		set(metav1.ConditionFalse, reason, v.Message)
 	}
 	if v != nil && v.ExitIP.IsValid() {
 		st.ExitIP = v.ExitIP.String()
@@ -119,14 +140,22 @@ func setHealth(st *v1alpha1.ProxyStatus, f facts) {
 
 func setOutdated(px *v1alpha1.Proxy, f facts) {
 	st := &px.Status
+	set := func(status metav1.ConditionStatus, reason, message string) {
+		setCondition(st, f, v1alpha1.ConditionOutdated, status, reason, message)
+	}
 	switch {
 	case st.AppliedSpec == "":
 		apimeta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionOutdated)
-	case st.AppliedSpec == specHash(&px.Spec):
-		setCondition(st, f, v1alpha1.ConditionOutdated, metav1.ConditionFalse, v1alpha1.ReasonUpToDate, "the instance was made from this spec")
-	default:
-		setCondition(st, f, v1alpha1.ConditionOutdated, metav1.ConditionTrue, v1alpha1.ReasonSpecChanged,
+	case st.AppliedSpec != specHash(&px.Spec):
+		set(metav1.ConditionTrue, v1alpha1.ReasonSpecChanged,
 			"the spec changed since the instance was made; the change applies when it is made again")
+	case f.secret == "" && px.Spec.AuthSecretRef != nil:
+		// Not read in this reconcile: what stands stays.
+	case px.Spec.AuthSecretRef != nil && st.AppliedSecret != "" && f.secret != st.AppliedSecret:
+		set(metav1.ConditionTrue, v1alpha1.ReasonSecretChanged,
+			"the Secret of authSecretRef changed since the instance was made with it; the change applies when it is made again")
+	default:
+		set(metav1.ConditionFalse, v1alpha1.ReasonUpToDate, "the instance was made from this spec")
 	}
 }
 
@@ -138,14 +167,10 @@ func setReady(st *v1alpha1.ProxyStatus, f facts) {
 	set := func(status metav1.ConditionStatus, reason, message string) {
 		setCondition(st, f, v1alpha1.ConditionReady, status, reason, message)
 	}
-	// A known address is dropped only when the instance is known to be gone,
-	// so a passing probe speaks for a running proxy unless the provider says
-	// that it does not run.
-	standing := st.Address != "" && f.state != provider.Stopped && f.state != provider.Deleting && f.state != provider.Provisioning
 	switch {
-	case standing && healthy.Status == metav1.ConditionTrue:
+	case st.Address != "" && f.standing() && healthy.Status == metav1.ConditionTrue:
 		message := "the proxy works"
-		if provisioned != nil && provisioned.Status != metav1.ConditionTrue {
+		if provisioned != nil && (provisioned.Status != metav1.ConditionTrue || provisioned.Reason == v1alpha1.ReasonDuplicate) {
 			message = "the proxy works, although: " + provisioned.Message
 		}
 		set(metav1.ConditionTrue, v1alpha1.ReasonReady, message)
@@ -164,7 +189,8 @@ func phase(st *v1alpha1.ProxyStatus, f facts) v1alpha1.Phase {
 		return v1alpha1.PhaseFailed
 	case f.err != nil:
 		return troubledPhase(st, f)
-	case f.running && isUnhealthy(st), f.state == provider.Impaired, f.state == provider.Unknown:
+	case f.running && (f.trouble != "" || apimeta.IsStatusConditionFalse(st.Conditions, v1alpha1.ConditionHealthy)),
+		f.state == provider.Impaired, f.state == provider.Unknown:
 		return v1alpha1.PhaseUnhealthy
 	case f.keepConditions && st.Phase != "":
 		if st.Phase == v1alpha1.PhaseReady {
@@ -193,27 +219,28 @@ func troubledPhase(st *v1alpha1.ProxyStatus, f facts) v1alpha1.Phase {
 
 func setCondition(st *v1alpha1.ProxyStatus, f facts, kind string, status metav1.ConditionStatus, reason, message string) {
 	apimeta.SetStatusCondition(&st.Conditions, metav1.Condition{
-		Type: kind, Status: status, Reason: reason, Message: bounded(message),
+		Type: kind, Status: status, Reason: reason, Message: bounded("%s", message),
 		ObservedGeneration: f.generation, LastTransitionTime: f.now,
 	})
 }
 
-// maxMessage bounds a condition's message (the API refuses above 32 KiB).
-const maxMessage = 1024
+// maxText bounds the text of a condition or an Event, in bytes: the API refuses
+// an Event with more. Texts may quote what a far side sent, so they are cut
+// between characters and made valid UTF-8, without which a status would differ
+// from what was stored for ever.
+const maxText = 1024
 
-func bounded(s string) string {
-	if len(s) > maxMessage {
-		return s[:maxMessage] + " …"
+func bounded(format string, args ...any) string {
+	s := strings.ToValidUTF8(fmt.Sprintf(format, args...), "�")
+	if len(s) <= maxText {
+		return s
 	}
-	return s
-}
-
-func isHealthy(st *v1alpha1.ProxyStatus) bool {
-	return apimeta.IsStatusConditionTrue(st.Conditions, v1alpha1.ConditionHealthy)
-}
-
-func isUnhealthy(st *v1alpha1.ProxyStatus) bool {
-	return apimeta.IsStatusConditionFalse(st.Conditions, v1alpha1.ConditionHealthy)
+	const more = " …"
+	s = s[:maxText-len(more)]
+	for !utf8.ValidString(s) {
+		s = s[:len(s)-1]
+	}
+	return s + more
 }
 
 func readyMessage(px *v1alpha1.Proxy) string {
@@ -221,16 +248,6 @@ func readyMessage(px *v1alpha1.Proxy) string {
 		return c.Message
 	}
 	return ""
-}
-
-// provisioningSince is when the instance's making began: since then the
-// condition Provisioned has been False.
-func provisioningSince(px *v1alpha1.Proxy) time.Time {
-	c := apimeta.FindStatusCondition(px.Status.Conditions, v1alpha1.ConditionProvisioned)
-	if c == nil || c.Status == metav1.ConditionTrue {
-		return time.Time{}
-	}
-	return c.LastTransitionTime.Time
 }
 
 func equalStatus(a, b *v1alpha1.ProxyStatus) bool { return equality.Semantic.DeepEqual(a, b) }
