@@ -413,6 +413,31 @@ func reachable(t *testing.T) string {
 	return dir
 }
 
+// Whoever lost the first admin token and has the operator's files gets another.
+func TestALostAdminTokenCanBeReplaced(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	p := start(t, dir)
+	if err := os.Remove(p.at.TokenFile); err != nil {
+		t.Fatal(err)
+	}
+	run := func(args ...string) (string, error) {
+		out, err := exec.Command(binary(t, "proxy-operator-standalone"), append([]string{"admin-token"}, args...)...).CombinedOutput()
+		return string(out), err
+	}
+	if out, err := run("--data-dir", dir); err != nil || !strings.Contains(out, p.at.TokenFile) {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if _, err := p.api(t).Proxies(t.Context(), client.ProxyQuery{}); err != nil {
+		t.Errorf("the new token does not open the API: %v", err)
+	}
+	if out, err := run("--data-dir", dir); err == nil || !strings.Contains(out, "--file") {
+		t.Errorf("an existing file: %v: %s", err, out)
+	}
+	if out, err := run("--data-dir", t.TempDir()); err == nil || !strings.Contains(out, "desk.db") {
+		t.Errorf("no database: %v: %s", err, out)
+	}
+}
+
 func TestHelpAndVersion(t *testing.T) {
 	for _, args := range [][]string{{"--help"}, {"version"}} {
 		out, err := exec.Command(binary(t, "proxy-operator-standalone"), args...).Output()

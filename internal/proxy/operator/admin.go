@@ -2,8 +2,12 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,6 +18,7 @@ import (
 
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/desk/token"
+	"fleetdesk/internal/platform/sqldb"
 )
 
 // firstAdmin sees to it that somebody can use the client API: it delivers the
@@ -32,7 +37,44 @@ func (d *desk) firstAdmin(ctx context.Context, mgr manager.Manager, o Options) (
 	if err != nil {
 		return false, fmt.Errorf("the first admin token: %w", err)
 	}
+	if !created && o.AdminTokenSecret == "" && missing(o.adminTokenFile()) {
+		o.Log.Warn("the file of the first admin token is gone, and tokens are kept as hashes only: the subcommand "+adminTokenCommand+" makes another one", "file", o.adminTokenFile())
+	}
 	return created, nil
+}
+
+func missing(path string) bool {
+	_, err := os.Lstat(path)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// adminTokenCommand is the subcommand that makes another admin token.
+const adminTokenCommand = "admin-token"
+
+// anotherAdminToken issues a token of the first admin account into a new file.
+// It works on the database of a running operator as well.
+func anotherAdminToken(ctx context.Context, database, file string) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if missing(database) {
+		return fault.Errorf(fault.Invalid, "there is no database %s: name the folder or the file that the operator uses", database)
+	}
+	if !missing(file) {
+		return fault.Errorf(fault.Conflict, "%s is there already: move it away, or name another file with --file", file)
+	}
+	db, err := sqldb.Open(ctx, sqldb.Options{Path: database})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }() // what was written is written
+	secret, record, err := token.New(token.Options{Store: db.Tokens()}).Issue(ctx, token.FirstAdmin, time.Time{})
+	if err != nil {
+		return err
+	}
+	if err := token.FileDelivery(file).Save(ctx, secret); err != nil {
+		return fmt.Errorf("the new token %s opens nothing, since its file cannot be written: %w", record.ID, err)
+	}
+	return nil
 }
 
 // adminTokenKey is the Secret's key that holds the token.

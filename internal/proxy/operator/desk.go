@@ -40,11 +40,7 @@ func openDesk(ctx context.Context, o Options) (_ *desk, err error) {
 			d.close()
 		}
 	}()
-	path := o.Database
-	if path == "" {
-		path = filepath.Join(o.StateDir, "desk.db")
-	}
-	if d.db, err = sqldb.Open(ctx, sqldb.Options{Path: path}); err != nil {
+	if d.db, err = sqldb.Open(ctx, sqldb.Options{Path: o.database()}); err != nil {
 		return nil, err
 	}
 	d.tokens = token.New(token.Options{Store: d.db.Tokens()})
@@ -97,12 +93,15 @@ func (d *desk) serveProxies(mgr manager.Manager, o Options, metrics *prometheus.
 		Metrics: firstWins{metrics, ctrlmetrics.Registry},
 		Log:     o.Log,
 	})
-	mux := http.NewServeMux()
-	mux.Handle("/", handler)
-	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
-		mux.Handle(path, health)
-	}
-	d.api = mux
+	// No ServeMux: it answers untidy paths by redirects of its own.
+	d.api = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/healthz", "/readyz", "/metrics":
+			health.ServeHTTP(w, r)
+		default:
+			handler.ServeHTTP(w, r)
+		}
+	})
 	return nil
 }
 
@@ -127,6 +126,13 @@ func (d *desk) close() {
 			d.o.Log.Warn("the database did not close cleanly", "error", err)
 		}
 	}
+}
+
+func (o *Options) database() string {
+	if o.Database != "" {
+		return o.Database
+	}
+	return filepath.Join(o.StateDir, "desk.db")
 }
 
 func (o *Options) adminTokenFile() string {

@@ -76,7 +76,7 @@ func newRoot(p *Program) *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return &usageError{fmt.Errorf("%w: see %s --help", err, c.CommandPath())}
 	})
-	root.AddCommand(newLocalProxy(p), newVersion())
+	root.AddCommand(newAdminToken(p), newLocalProxy(p), newVersion())
 	return root
 }
 
@@ -96,6 +96,42 @@ func newVersion() *cobra.Command {
 		},
 	}
 }
+
+// newAdminToken is the way back in when the first admin token was lost.
+func newAdminToken(p *Program) *cobra.Command {
+	folder, dir := "state-dir", defaultStateDir
+	if p.ControlPlane != nil {
+		folder, dir = "data-dir", ""
+	}
+	var database, file string
+	c := &cobra.Command{
+		Use: adminTokenCommand, Short: "Make another admin token, when the first one was lost", Args: noArgs,
+		Long: `Makes another token of the account "admin" and writes it to a new file that only
+you can read. It needs the rights on the operator's files, not a token, and may
+be run while the operator runs.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			var err error
+			if dir == "" {
+				if dir, err = defaultDataDir(p.Environ); err != nil {
+					return err
+				}
+			}
+			o := Options{StateDir: dir, Database: database, AdminTokenFile: file}
+			if err := anotherAdminToken(c.Context(), o.database(), o.adminTokenFile()); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(c.OutOrStdout(), "the new admin token is in", o.adminTokenFile())
+			return err
+		},
+	}
+	c.Flags().StringVar(&dir, folder, dir, "folder of the operator's files")
+	c.Flags().StringVar(&database, "database", "", "SQLite file of tokens; default desk.db in that folder")
+	c.Flags().StringVar(&file, "file", "", "where the token goes; default admin-token in that folder")
+	return c
+}
+
+// defaultStateDir is where an operator in a cluster keeps its files.
+const defaultStateDir = "/var/lib/proxy-operator"
 
 // newLocalProxy is how the provider "local" starts its instances.
 func newLocalProxy(p *Program) *cobra.Command {
@@ -132,7 +168,7 @@ configuration; 69 something it needs does not answer; 75 try again later;
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.Log = obs.NewLogger(p.Streams.Err, obs.Options{Level: obs.Verbosity(verbosity), JSON: jsonLog})
-			setLibraryLoggers(o.Log)
+			setLibraryLoggers(c.Context(), o.Log)
 			var err error
 			if o.HealthAllowCIDRs, err = prefixes(allow); err != nil {
 				return err
@@ -154,7 +190,7 @@ configuration; 69 something it needs does not answer; 75 try again later;
 	f.BoolVar(&o.LeaderElect, "leader-elect", o.LeaderElect, "run the controllers on one of several replicas")
 	f.Float32Var(&o.KubeQPS, "kube-api-qps", o.KubeQPS, "most requests to the Kubernetes API, per second")
 	f.IntVar(&o.Workers, "workers", o.Workers, "Proxies reconciled at once")
-	f.StringVar(&o.StateDir, "state-dir", "/var/lib/proxy-operator", "folder of the operator's and its providers' files")
+	f.StringVar(&o.StateDir, "state-dir", defaultStateDir, "folder of the operator's and its providers' files")
 	operatorFlags(c, &o, &allow)
 	f.IntVarP(&verbosity, "verbosity", "v", 0, "log level: 1 adds a line per provider call, 2 adds addresses")
 	f.BoolVar(&jsonLog, "log-json", false, "log JSON lines")
@@ -163,10 +199,38 @@ configuration; 69 something it needs does not answer; 75 try again later;
 
 // setLibraryLoggers sends what the Kubernetes libraries log where ours goes.
 // They know process-wide loggers only, so this happens once, here.
-func setLibraryLoggers(log *slog.Logger) {
-	ctrl.SetLogger(obs.Logr(log))
-	klog.SetLogger(obs.Logr(log))
+func setLibraryLoggers(ctx context.Context, log *slog.Logger) {
+	quiet := obs.Logr(slog.New(hush{log.Handler(), ctx.Done()}))
+	ctrl.SetLogger(quiet)
+	klog.SetLogger(quiet)
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+}
+
+// hush drops what libraries log once a stop has begun: that their calls were cut
+// off is what was asked for, and no error.
+type hush struct {
+	slog.Handler
+	stopping <-chan struct{}
+}
+
+// Enabled implements slog.Handler.
+func (h hush) Enabled(ctx context.Context, level slog.Level) bool {
+	select {
+	case <-h.stopping:
+		return false
+	default:
+		return h.Handler.Enabled(ctx, level)
+	}
+}
+
+// WithAttrs implements slog.Handler.
+func (h hush) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return hush{h.Handler.WithAttrs(attrs), h.stopping}
+}
+
+// WithGroup implements slog.Handler.
+func (h hush) WithGroup(name string) slog.Handler {
+	return hush{h.Handler.WithGroup(name), h.stopping}
 }
 
 // operatorFlags are the flags that the operator has with and without a control

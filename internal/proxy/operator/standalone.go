@@ -88,7 +88,7 @@ answer; 75 try again later.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.Operator.Log = obs.NewLogger(p.Streams.Err, obs.Options{Level: standaloneLevel(verbosity)})
-			setLibraryLoggers(o.Operator.Log)
+			setLibraryLoggers(c.Context(), o.Operator.Log)
 			var err error
 			if o.Operator.HealthAllowCIDRs, err = prefixes(allow); err != nil {
 				return err

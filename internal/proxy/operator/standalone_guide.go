@@ -67,6 +67,10 @@ func (s *standalone) tokenText(at Endpoints) string {
 			return strings.TrimSpace(string(b)) + "   (shown once; kept in " + at.AdminTokenFile + ")"
 		}
 	}
+	if missing(at.AdminTokenFile) {
+		return "lost: " + at.AdminTokenFile + " is gone; make another one with " +
+			"proxy-operator-standalone " + adminTokenCommand + " --data-dir " + quote(s.o.DataDir)
+	}
 	return "in " + at.AdminTokenFile
 }
 

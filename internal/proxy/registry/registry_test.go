@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,7 +27,9 @@ type stub struct {
 func (s *stub) Close() error { s.closed = true; return nil }
 
 type world struct {
-	reg     *registry.Registry
+	reg *registry.Registry
+	// mu guards the rest: Run builds in a goroutine of its own.
+	mu      sync.Mutex
 	built   map[string]*stub
 	builds  []string
 	broken  map[string]error
@@ -37,6 +40,8 @@ func newWorld() *world {
 	w := &world{built: map[string]*stub{}, broken: map[string]error{}}
 	w.reg = registry.New(registry.Options{
 		Build: func(e config.Entry) (provider.Provider, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
 			w.builds = append(w.builds, e.Name)
 			if err := w.broken[e.Name]; err != nil {
 				if err.Error() == "panic" {
@@ -48,8 +53,12 @@ func newWorld() *world {
 			w.built[e.Name] = s
 			return s, nil
 		},
-		Changed: func(name string) { w.changed = append(w.changed, name) },
-		Log:     slog.New(slog.DiscardHandler),
+		Changed: func(name string) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.changed = append(w.changed, name)
+		},
+		Log: slog.New(slog.DiscardHandler),
 	})
 	return w
 }
@@ -136,10 +145,13 @@ func TestABrokenProviderIsTriedAgainAndHeals(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- w.reg.Run(ctx) }()
 
+		w.mu.Lock()
 		w.changed = nil
+		w.mu.Unlock()
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		tries := 0
+		w.mu.Lock()
 		for _, b := range w.builds {
 			if b == "a" {
 				tries++
@@ -149,8 +161,11 @@ func TestABrokenProviderIsTriedAgainAndHeals(t *testing.T) {
 			t.Errorf("%d tries in 10 s: want some, with growing pauses", tries)
 		}
 		delete(w.broken, "a")
+		w.mu.Unlock()
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
+		w.mu.Lock()
+		defer w.mu.Unlock()
 		if _, err := w.reg.Lookup("a"); err != nil {
 			t.Errorf("not healed: %v", err)
 		}

@@ -7,8 +7,10 @@ import (
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fleetdesk/api/v1alpha1"
@@ -34,6 +36,12 @@ func TestAdmissionRefusesBadSpecsAndNamesTheField(t *testing.T) {
 		"interval too short":  {"a hot loop against somebody's site", func(px *v1alpha1.Proxy) { px.Spec.HealthCheck.Interval = "10ms" }, "between 1s and 24h"},
 		"timeout too long":    {"checks would overtake each other", func(px *v1alpha1.Proxy) { px.Spec.HealthCheck.Timeout = "2s" }, "timeout must not be above interval"},
 		"status":              {"", func(px *v1alpha1.Proxy) { px.Spec.HealthCheck.ExpectedStatus = 99 }, "spec.healthCheck.expectedStatus"},
+		"no cpu": {"", func(px *v1alpha1.Proxy) {
+			px.Spec.Resources = &v1alpha1.Resources{CPUs: ptr.To(resource.MustParse("-1"))}
+		}, "cpus must be above 0"},
+		"no memory": {"", func(px *v1alpha1.Proxy) {
+			px.Spec.Resources = &v1alpha1.Resources{Memory: ptr.To(resource.MustParse("0"))}
+		}, "memory must be above 0"},
 		"two cloud-inits": {"which one?", func(px *v1alpha1.Proxy) {
 			px.Spec.CloudInit = &v1alpha1.CloudInit{Inline: "#cloud-config", SecretRef: &v1alpha1.KeyRef{Name: "a", Key: "b"}}
 		}, "exactly one of inline"},
@@ -67,6 +75,30 @@ func TestAdmissionFillsInDefaults(t *testing.T) {
 	if got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
+}
+
+// A short interval alone is fine: the default timeout follows it. Sizes of all
+// forms are fine as well.
+func TestAdmissionTakes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, fake.Options{})
+	for name, change := range map[string]func(*v1alpha1.Proxy){
+		"interval": func(px *v1alpha1.Proxy) { px.Spec.HealthCheck = v1alpha1.HealthCheck{Interval: "2s"} },
+		"sizes": func(px *v1alpha1.Proxy) {
+			px.Spec.Resources = &v1alpha1.Resources{
+				CPUs: ptr.To(resource.MustParse("250m")), Memory: ptr.To(resource.MustParse("512Mi")), Disk: ptr.To(resource.MustParse("10")),
+			}
+		},
+	} {
+		if err := r.client.Create(t.Context(), r.proxy(name, change)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"provider": "fake", "resources": map[string]any{"cpus": int64(2)}}}}
+	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("Proxy"))
+	u.SetNamespace(r.ns)
+	u.SetName("number")
+	r.create(u)
 }
 
 func TestWhatIsImmutable(t *testing.T) {

@@ -196,7 +196,11 @@ func (p *pass) adopt(in provider.Instance) {
 	}
 	st.ProvisioningSince = nil
 	p.state, p.running = provider.Running, true
-	p.restarted = p.r.repairs.ended(key(p.px))
+	if p.restarted = p.r.repairs.ended(key(p.px)); p.restarted {
+		// The verdict was of what ran before.
+		p.r.o.Prober.Forget(key(p.px).String())
+		apimeta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionHealthy)
+	}
 	p.r.pauses.clear(key(p.px), making, looking)
 	p.provisioning(v1alpha1.ReasonProvisioned, "the instance runs on "+st.Host)
 	if len(p.elsewhere) > 0 {

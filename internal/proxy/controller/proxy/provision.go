@@ -18,12 +18,6 @@ import (
 // machine, put a second one elsewhere, or take it for one of a later spec.
 func (p *pass) provision(ctx context.Context) outcome {
 	st := &p.px.Status
-	release, ok := p.r.slots.take(p.px.Spec.Provider, st.Host)
-	if !ok {
-		p.keepConditions = p.reason == ""
-		return wait(spread(slotPause))
-	}
-	defer release()
 	spec, refs, err := p.r.resolve(ctx, p.px)
 	p.inputs += "/" + refs.versions
 	p.secret = refs.secret
@@ -41,7 +35,12 @@ func (p *pass) provision(ctx context.Context) outcome {
 		return out
 	}
 	if st.Host == "" {
+		release, ok := p.r.slots.take(p.px.Spec.Provider, "")
+		if !ok {
+			return p.noSlot()
+		}
 		host, err := p.p.Place(ctx, spec)
+		release()
 		if err != nil {
 			return p.refused(err)
 		}
@@ -51,7 +50,11 @@ func (p *pass) provision(ctx context.Context) outcome {
 		return failed(err)
 	}
 	spec.Host = st.Host
-
+	release, ok := p.r.slots.take(p.px.Spec.Provider, st.Host)
+	if !ok {
+		return p.noSlot()
+	}
+	defer release()
 	in, err := p.p.Create(ctx, spec)
 	if err != nil {
 		return p.refused(err)
@@ -81,6 +84,12 @@ func (p *pass) provision(ctx context.Context) outcome {
 		return wait(stepPause * 10)
 	}
 	return wait(stepPause)
+}
+
+// noSlot comes back when as many calls run against the host as may.
+func (p *pass) noSlot() outcome {
+	p.keepConditions = p.reason == ""
+	return wait(spread(slotPause))
 }
 
 // intend stores what is about to be made, before it is.
@@ -113,7 +122,12 @@ func (p *pass) reconsider(ctx context.Context) (outcome, bool) {
 	if st.ProviderID != "" || st.Host == "" || !p.misplaced() {
 		return outcome{}, true
 	}
+	release, ok := p.r.slots.take(p.px.Spec.Provider, st.Host)
+	if !ok {
+		return p.noSlot(), false
+	}
 	in, err := p.p.Get(ctx, p.r.ref(p.px))
+	release()
 	switch {
 	case err == nil:
 		// It exists already, made from the earlier spec: keep it.
@@ -144,8 +158,13 @@ func (p *pass) clearAway(ctx context.Context) (outcome, bool) {
 		p.keepConditions = true
 		return wait(after), false
 	}
+	release, ok := p.r.slots.take(p.px.Spec.Provider, st.Host)
+	if !ok {
+		return p.noSlot(), false
+	}
 	move := p.misplaced()
 	state, err := p.p.Delete(ctx, p.r.ref(p.px))
+	release()
 	switch {
 	case err != nil && (move || retriable(err)):
 		return p.refusedAs(removing, err), false

@@ -43,7 +43,7 @@ func (r *Reconciler) remove(ctx context.Context, px *v1alpha1.Proxy) outcome {
 	inputs := fmt.Sprintf("%s/%d/%d", px.UID, r.o.Providers.Epoch(px.Spec.Provider), r.o.Inventory.Recoveries(px.Spec.Provider))
 	p, err := r.o.Providers.Lookup(px.Spec.Provider)
 	if err != nil {
-		return r.say(ctx, px, providerReason(err), fmt.Sprintf("%s. Put the provider back in order, or %s", bounded("%.500s", err.Error()), wayOut(px)), err, settled())
+		return r.say(ctx, px, providerReason(err), fmt.Sprintf("%s. Put the provider back in order, or %s", clip(err.Error(), maxQuote), wayOut(px)), err, settled())
 	}
 	if after := r.pauses.due(key(px), removing, inputs, time.Now()); after > 0 {
 		return wait(after)
@@ -156,14 +156,14 @@ func ignored(px *v1alpha1.Proxy) string {
 	if !asked || value == "true" {
 		return ""
 	}
-	return fmt.Sprintf("; annotation %s=%q is ignored: only the value \"true\" lets the Proxy go without its instance", v1alpha1.SkipCleanupAnnotation, bounded("%.64s", value))
+	return fmt.Sprintf("; annotation %s=%q is ignored: only the value \"true\" lets the Proxy go without its instance", v1alpha1.SkipCleanupAnnotation, clip(value, 64))
 }
 
 // blocked notes a failed step of the deletion and pauses by its class.
 func (r *Reconciler) blocked(ctx context.Context, px *v1alpha1.Proxy, inputs string, cause error, what string) outcome {
 	after := r.pauses.failed(key(px), removing, inputs, cause, time.Now())
 	return r.say(ctx, px, fault.Of(cause).Meaning().Reason,
-		fmt.Sprintf("%s: %v. It is tried again; to let the Proxy go without it, %s", what, bounded("%.500s", cause.Error()), wayOut(px)), cause, wait(after))
+		fmt.Sprintf("%s: %v. It is tried again; to let the Proxy go without it, %s", what, clip(cause.Error(), maxQuote), wayOut(px)), cause, wait(after))
 }
 
 // say states in a condition how the deletion stands, once, and comes back as

@@ -231,17 +231,26 @@ func setCondition(st *v1alpha1.ProxyStatus, f facts, kind string, status metav1.
 const maxText = 1024
 
 func bounded(format string, args ...any) string {
-	s := strings.ToValidUTF8(fmt.Sprintf(format, args...), "�")
-	if len(s) <= maxText {
+	return clip(fmt.Sprintf(format, args...), maxText)
+}
+
+// clip shortens a text to at most that many bytes of valid UTF-8.
+func clip(s string, most int) string {
+	s = strings.ToValidUTF8(s, "�")
+	if len(s) <= most {
 		return s
 	}
 	const more = " …"
-	s = s[:maxText-len(more)]
+	s = s[:most-len(more)]
 	for !utf8.ValidString(s) {
 		s = s[:len(s)-1]
 	}
 	return s + more
 }
+
+// maxQuote bounds what a text quotes of an error, so that what follows it (the
+// way out) is not cut off.
+const maxQuote = 400
 
 func readyMessage(px *v1alpha1.Proxy) string {
 	if c := apimeta.FindStatusCondition(px.Status.Conditions, v1alpha1.ConditionReady); c != nil {
