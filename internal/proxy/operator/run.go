@@ -68,7 +68,7 @@ func Run(ctx context.Context, cfg *rest.Config, o Options) error {
 		return err
 	}
 	defer desk.close()
-	mgr, err := newManager(cfg, o)
+	mgr, err := newManager(ctx, cfg, o)
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func scheme() (*runtime.Scheme, error) {
 	return s, errors.Join(clientgoscheme.AddToScheme(s), v1alpha1.AddToScheme(s))
 }
 
-func newManager(cfg *rest.Config, o Options) (manager.Manager, error) {
+func newManager(ctx context.Context, cfg *rest.Config, o Options) (manager.Manager, error) {
 	s, err := scheme()
 	if err != nil {
 		return nil, err
@@ -151,7 +151,7 @@ func newManager(cfg *rest.Config, o Options) (manager.Manager, error) {
 	skipNames := true
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme:                  s,
-		Logger:                  obs.Logr(o.Log),
+		Logger:                  obs.Logr(slog.New(hush{o.Log.Handler(), ctx.Done()})),
 		Metrics:                 metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress:  "0",
 		LeaderElection:          o.LeaderElect,
