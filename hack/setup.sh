@@ -11,11 +11,16 @@ need_go=1.26
 say() { printf 'setup: %s\n' "$*" >&2; }
 
 # The race detector needs a C compiler and the C library's headers; a gcc that
-# was installed without its recommended packages has no headers.
+# was installed without its recommended packages has no headers. The go command
+# takes the compiler that its CC names, and no other that may be here.
+cc_name() { go env CC 2>/dev/null || echo gcc; }
 has_cc() {
-    local cc
-    cc=$(command -v gcc || command -v cc || command -v clang) || return 1
-    printf '#include <stdlib.h>\nint main(void) { return EXIT_SUCCESS; }\n' | "$cc" -x c -fsyntax-only - 2>/dev/null
+    local cc out ok=0
+    read -ra cc <<<"$(cc_name)" # it may have arguments
+    out=$(mktemp)
+    printf '#include <stdlib.h>\nint main(void) { return EXIT_SUCCESS; }\n' | "${cc[@]}" -x c -o "$out" - 2>/dev/null || ok=1
+    rm -f "$out"
+    return "$ok"
 }
 
 # Any of the folders and files where Go looks for root certificates will do.
@@ -79,5 +84,9 @@ if ! run apt-get -o DPkg::Lock::Timeout=120 update ||
     cat "$log" >&2
     say "that failed. Type this, then start again:"
     printf '  %s\n' "$line" >&2
+    exit 1
+fi
+if [[ " ${packages[*]} " == *" gcc "* ]] && ! has_cc; then
+    say "gcc and libc6-dev are installed, but the go command's C compiler, '$(cc_name)' (go env CC), still builds no program. To use gcc: export CC=gcc"
     exit 1
 fi

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strconv"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,6 +14,8 @@ import (
 	controlplaneoptions "k8s.io/kubernetes/pkg/controlplane/apiserver/options"
 	genericserver "k8s.io/kubernetes/pkg/controlplane/apiserver/samples/generic/server"
 
+	"fleetdesk/internal/core/fault"
+	"fleetdesk/internal/platform/httpd"
 	_ "fleetdesk/standalone/controlplane/quietetcd" // silences the etcd client, see there
 )
 
@@ -29,38 +32,57 @@ type apiServer struct {
 
 // newAPIServer builds the chain of servers (custom resources, built-in kinds,
 // aggregation) and opens the port. ctx must live as long as the server.
-func newAPIServer(ctx context.Context, o Options, p *pki, etcd string) (*apiServer, error) {
-	opts := genericserver.NewOptions()
-	applyOptions(opts, o, p, etcd)
-	completed, err := opts.Complete(ctx, nil, nil)
+//
+// Errors: those of [httpd.Listen]; Permanent for the rest, which depends on
+// nothing that passes.
+func newAPIServer(ctx context.Context, o Options, p *pki, etcd string) (_ *apiServer, err error) {
+	// Upstream would listen by itself, with "tcp": to IPv6 too for 0.0.0.0.
+	l, err := httpd.Listen(ctx, net.JoinHostPort(o.Bind, strconv.Itoa(o.Port)), "")
 	if err != nil {
 		return nil, fmt.Errorf("API server: %w", err)
 	}
+	defer func() {
+		if err != nil {
+			_ = l.Close()
+			err = fault.Errorf(fault.Permanent, "API server: %w", err)
+		}
+	}()
+	opts := genericserver.NewOptions()
+	applyOptions(opts, o, p, etcd)
+	opts.SecureServing.Listener = l
+	completed, err := opts.Complete(ctx, nil, nil)
+	if err != nil {
+		return nil, err
+	}
 	if errs := completed.Validate(); len(errs) != 0 {
-		return nil, fmt.Errorf("API server: %w", utilerrors.NewAggregate(errs))
+		return nil, utilerrors.NewAggregate(errs)
 	}
 	cfg, err := genericserver.NewConfig(completed)
 	if err != nil {
-		return nil, fmt.Errorf("API server: %w", err)
+		return nil, err
 	}
 	// The upstream sample is written for three servers behind one name: each
 	// new CustomResourceDefinition waits 5 s for the others. There is one.
 	cfg.APIExtensions.ExtraConfig.MasterCount = 1
 	complete, err := cfg.Complete()
 	if err != nil {
-		return nil, fmt.Errorf("API server: %w", err)
+		return nil, err
 	}
 	chain, err := genericserver.CreateServerChain(complete)
 	if err != nil {
-		return nil, fmt.Errorf("API server: %w", err)
+		return nil, err
 	}
 	prepared, err := chain.PrepareRun()
 	if err != nil {
-		return nil, fmt.Errorf("API server: %w", err)
+		return nil, err
 	}
 	// Upstream waits a minute, for load balancers to notice.
 	chain.GenericAPIServer.ShutdownTimeout = drainTimeout
-	return &apiServer{run: prepared.Run, loopback: chain.GenericAPIServer.LoopbackClientConfig}, nil
+	run := func(ctx context.Context) error {
+		defer func() { _ = l.Close() }() // when it never came to serve
+		return prepared.Run(ctx)
+	}
+	return &apiServer{run: run, loopback: chain.GenericAPIServer.LoopbackClientConfig}, nil
 }
 
 func applyOptions(opts *controlplaneoptions.Options, o Options, p *pki, etcd string) {

@@ -2,7 +2,6 @@ package controlplane
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -20,6 +19,8 @@ import (
 	"k8s.io/kubernetes/pkg/controller/garbagecollector"
 	namespacecontroller "k8s.io/kubernetes/pkg/controller/namespace"
 	serviceaccountcontroller "k8s.io/kubernetes/pkg/controller/serviceaccount"
+
+	"fleetdesk/internal/core/fault"
 )
 
 // controllers are the running controllers.
@@ -35,11 +36,11 @@ func startControllers(ctx context.Context, loopback *rest.Config) (*controllers,
 	cfg.QPS, cfg.Burst = -1, -1 // the server is in this process and has its own fairness
 	kc, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("controllers: %w", err)
+		return nil, fault.Errorf(fault.Permanent, "controllers: %w", err)
 	}
 	mc, err := metadata.NewForConfig(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("controllers: %w", err)
+		return nil, fault.Errorf(fault.Permanent, "controllers: %w", err)
 	}
 	inf := informers.NewSharedInformerFactory(kc, 0)
 	meta := metadatainformer.NewSharedInformerFactory(mc, 0)
@@ -50,14 +51,14 @@ func startControllers(ctx context.Context, loopback *rest.Config) (*controllers,
 	accounts, err := serviceaccountcontroller.NewServiceAccountsController(log,
 		inf.Core().V1().ServiceAccounts(), inf.Core().V1().Namespaces(), kc, serviceaccountcontroller.DefaultServiceAccountsControllerOptions())
 	if err != nil {
-		return nil, fmt.Errorf("controllers: %w", err)
+		return nil, fault.Errorf(fault.Permanent, "controllers: %w", err)
 	}
 	roles := clusterroleaggregation.NewClusterRoleAggregation(inf.Rbac().V1().ClusterRoles(), kc.RbacV1())
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(kc.Discovery()))
 	collector, err := garbagecollector.NewGarbageCollector(ctx, kc, mc, mapper,
 		garbagecollector.DefaultIgnoredResources(), informerfactory.NewInformerFactory(inf, meta), started)
 	if err != nil {
-		return nil, fmt.Errorf("controllers: %w", err)
+		return nil, fault.Errorf(fault.Permanent, "controllers: %w", err)
 	}
 
 	inf.Start(ctx.Done())

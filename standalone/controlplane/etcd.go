@@ -2,7 +2,6 @@ package controlplane
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
+
+	"fleetdesk/internal/core/fault"
 )
 
 const (
@@ -39,7 +40,7 @@ type store struct {
 func startEtcd(ctx context.Context, dataDir string, log *slog.Logger) (*store, error) {
 	dir := filepath.Join(dataDir, "etcd")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make etcd's folder: %w", err)
+		return nil, fileFault(fmt.Errorf("make etcd's folder: %w", err))
 	}
 	sockets, err := makeSocketDir(dataDir)
 	if err != nil {
@@ -68,19 +69,20 @@ func startEtcd(ctx context.Context, dataDir string, log *slog.Logger) (*store, e
 	e, err := embed.StartEtcd(cfg)
 	if err != nil {
 		removeSockets()
-		return nil, fmt.Errorf("start etcd in %s: %w", dir, err)
+		return nil, fileFault(fmt.Errorf("start etcd in %s: %w", dir, err))
 	}
 	stop := func() { e.Close(); removeSockets() }
 	select {
 	case <-e.Server.ReadyNotify():
 		return &store{endpoint: client.String(), failed: e.Err(), stop: stop}, nil
 	case err = <-e.Err():
+		err = fileFault(err)
 	case <-e.Server.StopNotify():
-		err = errors.New("it stopped while starting")
+		err = fault.New(fault.Unavailable, "it stopped while starting")
 	case <-ctx.Done():
-		err = ctx.Err()
+		err = fault.Wrap(fault.Transient, ctx.Err())
 	case <-time.After(etcdStartTimeout):
-		err = fmt.Errorf("not ready within %s", etcdStartTimeout)
+		err = fault.Errorf(fault.Timeout, "not ready within %s", etcdStartTimeout)
 	}
 	stop()
 	return nil, fmt.Errorf("start etcd in %s: %w", dir, err)
@@ -96,11 +98,11 @@ func makeSocketDir(dataDir string) (string, error) {
 	}
 	dir, err := os.MkdirTemp("", socketPrefix)
 	if err != nil {
-		return "", fmt.Errorf("make a folder for etcd's sockets: %w", err)
+		return "", fileFault(fmt.Errorf("make a folder for etcd's sockets: %w", err))
 	}
 	if longest := filepath.Join(dir, "c.sock"); len(longest) > 107 {
 		_ = os.Remove(dir)
-		return "", fmt.Errorf("the path of etcd's socket %s is longer than 107 bytes: set TMPDIR to a shorter folder", longest)
+		return "", fault.Errorf(fault.Permanent, "the path of etcd's socket %s is longer than 107 bytes: set TMPDIR to a shorter folder", longest)
 	}
 	if err := writeFileAtomic(note, []byte(dir+"\n"), 0o600); err != nil {
 		_ = os.Remove(dir)

@@ -1,23 +1,39 @@
 package controlplane
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
+
+	"fleetdesk/internal/core/fault"
 )
+
+// fileFault classes an error of the file system; nil stays nil. What may well
+// work later is Transient; the rest, such as a missing right or a disk that
+// fails, waits for a person.
+func fileFault(err error) error {
+	for _, passing := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EINTR, syscall.EAGAIN} {
+		if errors.Is(err, passing) {
+			return fault.Wrap(fault.Transient, err)
+		}
+	}
+	return fault.Wrap(fault.Permanent, err)
+}
 
 // writeFileAtomic writes a file so that a reader, and a start after a crash,
 // sees the old content or the new, never a part.
 func writeFileAtomic(path string, data []byte, mode os.FileMode) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".new-*")
 	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+		return fileFault(fmt.Errorf("write %s: %w", path, err))
 	}
 	defer func() {
 		if err != nil {
 			_ = f.Close()
 			_ = os.Remove(f.Name())
-			err = fmt.Errorf("write %s: %w", path, err)
+			err = fileFault(fmt.Errorf("write %s: %w", path, err))
 		}
 	}()
 	if err := f.Chmod(mode); err != nil {

@@ -9,6 +9,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"fleetdesk/internal/core/fault"
 )
 
 // serverURL is where clients on this machine reach the API server.
@@ -37,7 +39,7 @@ func writeKubeconfig(o Options, p *pki) error {
 	}
 	b, err := clientcmd.Write(*k)
 	if err != nil {
-		return fmt.Errorf("kubeconfig: %w", err)
+		return fault.Errorf(fault.Permanent, "kubeconfig: %w", err)
 	}
 	return writeFileAtomic(o.Kubeconfig, b, 0o600)
 }
@@ -48,7 +50,8 @@ func adminConfig(o Options, p *pki) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return clientcmd.NewDefaultClientConfig(*k, nil).ClientConfig()
+	cfg, err := clientcmd.NewDefaultClientConfig(*k, nil).ClientConfig()
+	return cfg, fault.Wrap(fault.Permanent, err)
 }
 
 func kubeconfig(o Options, p *pki) (*clientcmdapi.Config, error) {
@@ -56,7 +59,7 @@ func kubeconfig(o Options, p *pki) (*clientcmdapi.Config, error) {
 	for i, f := range []string{p.ca, p.adminCert, p.adminKey} {
 		b, err := os.ReadFile(f)
 		if err != nil {
-			return nil, fmt.Errorf("kubeconfig: %w", err)
+			return nil, fileFault(fmt.Errorf("kubeconfig: %w", err))
 		}
 		content[i] = b
 	}

@@ -10,12 +10,16 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
 	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"time"
+
+	"fleetdesk/internal/core/fault"
 )
 
 const (
@@ -77,24 +81,79 @@ func (n *names) addIP(ip net.IP) {
 	}
 }
 
-// ensurePKI makes the files on the first start. Later it renews the server's
-// certificate when the names changed, and what is about to end. The folder is
-// written beside and renamed, so it is whole or absent; one that does not
-// verify (a damaged disk) is replaced, which ends issued service account
-// tokens and old kubeconfigs.
-func ensurePKI(dir string, n names, now time.Time) (*pki, error) {
+// ensurePKI returns the folder of keys, which it makes when it is absent: on
+// the first start, or after a person moved the former one away. An authority
+// that is there is never replaced, whatever is wrong with it, since every
+// kubeconfig and token that people copied depends on it. What hangs on it
+// alone, the certificates of server and administrator with their keys, is made
+// anew when it cannot be used, is about to end or names other addresses.
+//
+// The folder is written beside and renamed, so it is whole or absent.
+//
+// Errors: Permanent, with the file and the remedy, when the authority or the
+// key of service account tokens cannot be used; Transient when the clock is
+// behind the authority or the disk is full.
+func ensurePKI(dir string, n names, now time.Time, log *slog.Logger) (*pki, error) {
+	if err := tidyPKI(dir); err != nil {
+		return nil, fault.Errorf(fault.Of(err), "the folder of keys %s: %w", dir, err)
+	}
 	p := pkiIn(dir)
-	ca, err := loadCA(p, now)
-	if err != nil {
+	// Lstat: a link to a disk that is not mounted is no reason for new keys.
+	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		if err := createPKI(dir, n, now); err != nil {
-			return nil, fmt.Errorf("make the certificates in %s: %w", dir, err)
+			return nil, fault.Errorf(fault.Of(err), "make the keys in %s: %w", dir, err)
 		}
 		return p, nil
 	}
-	if err := ca.renew(p.serverCert, p.serverKey, serverTemplate(n), now); err != nil {
+	ca, err := loadCA(p, now)
+	if err != nil {
 		return nil, err
 	}
-	return p, ca.renew(p.adminCert, p.adminKey, adminTemplate(), now)
+	if left := ca.cert.NotAfter.Sub(now); left < renewBefore {
+		log.Warn("the authority of this control plane is about to end; a new one needs new kubeconfigs and tokens everywhere",
+			"file", p.ca, "ends", ca.cert.NotAfter, "remedy", newAuthority(dir))
+	}
+	if _, err := readKey(p.saKey); err != nil {
+		return nil, lost(p.saKey, err)
+	}
+	if err := ca.renew(p.serverCert, p.serverKey, serverTemplate(n), now, log); err != nil {
+		return nil, err
+	}
+	return p, ca.renew(p.adminCert, p.adminKey, adminTemplate(), now, log)
+}
+
+// newAuthority is what a person does who has no backup.
+func newAuthority(dir string) string {
+	return fmt.Sprintf("move %s away to begin with a new authority: copied kubeconfigs and service account tokens then stop working", dir)
+}
+
+// lost is the error of a file that only a backup can bring back.
+func lost(file string, err error) error {
+	if fault.Of(err) == fault.Transient {
+		return fmt.Errorf("read %s: %w", file, err) // it is not lost: too many files are open
+	}
+	return fault.Errorf(fault.Permanent, "%s cannot be used (%w): restore it from a backup, or %s", file, err, newAuthority(filepath.Dir(file)))
+}
+
+// tidyPKI brings back a folder that was renamed away when a crash kept its
+// successor from taking its place, and removes what an interrupted attempt
+// left. The lock of the data directory is held.
+func tidyPKI(dir string) error {
+	beside := filepath.Join(filepath.Dir(dir), "."+filepath.Base(dir))
+	unfinished, _ := filepath.Glob(beside + ".new-*") // the pattern is well-formed
+	for _, s := range unfinished {
+		_ = os.RemoveAll(s)
+	}
+	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+		return fileFault(err)
+	}
+	switch err := os.Rename(beside+".old", dir); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fileFault(err)
+	}
+	return fileFault(syncDir(filepath.Dir(dir)))
 }
 
 // authority signs certificates.
@@ -103,41 +162,36 @@ type authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// loadCA reads the whole folder and says what is wrong with it.
+// loadCA reads the authority.
 func loadCA(p *pki, now time.Time) (*authority, error) {
 	cert, err := readCert(p.ca)
 	if err != nil {
-		return nil, err
+		return nil, lost(p.ca, err)
 	}
 	key, err := readKey(p.caKey)
 	if err != nil {
-		return nil, err
+		return nil, lost(p.caKey, err)
 	}
-	if !key.PublicKey.Equal(cert.PublicKey) {
-		return nil, fmt.Errorf("%s does not belong to %s", p.caKey, p.ca)
+	switch {
+	case !key.PublicKey.Equal(cert.PublicKey):
+		return nil, lost(p.caKey, fault.Errorf(fault.Permanent, "it does not belong to %s", p.ca))
+	case now.Before(cert.NotBefore):
+		// Machines without a battery begin in the past and learn better.
+		return nil, fault.Errorf(fault.Transient, "the clock says %s, which is before %s was made (%s): set the clock",
+			now.UTC().Format(time.RFC3339), p.ca, cert.NotBefore.Format(time.RFC3339))
+	case now.After(cert.NotAfter):
+		return nil, fault.Errorf(fault.Permanent, "%s ended at %s, and the clock says %s: set the clock, or %s",
+			p.ca, cert.NotAfter.Format(time.RFC3339), now.UTC().Format(time.RFC3339), newAuthority(filepath.Dir(p.ca)))
 	}
-	if now.Add(renewBefore).After(cert.NotAfter) {
-		return nil, fmt.Errorf("%s is about to end", p.ca)
-	}
-	ca := &authority{cert, key}
-	for _, f := range []string{p.saKey, p.serverKey, p.adminKey} {
-		if _, err := readKey(f); err != nil {
-			return nil, err
-		}
-	}
-	return ca, nil
+	return &authority{cert, key}, nil
 }
 
+// createPKI makes the folder, which is absent.
 func createPKI(dir string, n names, now time.Time) error {
 	parent := filepath.Dir(dir)
-	// Leftovers of an interrupted attempt; the lock of the data directory is held.
-	stale, _ := filepath.Glob(filepath.Join(parent, "."+filepath.Base(dir)+".*"))
-	for _, s := range stale {
-		_ = os.RemoveAll(s)
-	}
 	tmp, err := os.MkdirTemp(parent, "."+filepath.Base(dir)+".new-") // 0700
 	if err != nil {
-		return err
+		return fileFault(err)
 	}
 	defer func() { _ = os.RemoveAll(tmp) }()
 	p := pkiIn(tmp)
@@ -174,17 +228,12 @@ func createPKI(dir string, n names, now time.Time) error {
 		return err
 	}
 	if err := syncDir(tmp); err != nil {
-		return err
-	}
-	old := filepath.Join(parent, "."+filepath.Base(dir)+".old")
-	if err := os.Rename(dir, old); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+		return fileFault(err)
 	}
 	if err := os.Rename(tmp, dir); err != nil {
-		return err
+		return fileFault(err)
 	}
-	_ = os.RemoveAll(old)
-	return syncDir(parent)
+	return fileFault(syncDir(parent))
 }
 
 func serverTemplate(n names) *x509.Certificate {
@@ -202,25 +251,37 @@ func adminTemplate() *x509.Certificate {
 	}
 }
 
-// renew signs the certificate again for its old key, unless the present one
-// still serves. The key stays, so the pair matches at every moment.
-func (a *authority) renew(certFile, keyFile string, tmpl *x509.Certificate, now time.Time) error {
+// renew makes the certificate anew unless the present one serves. The key
+// stays when it can be read, so that the pair matches at every moment; a crash
+// between a new key and its certificate is mended by the next start.
+func (a *authority) renew(certFile, keyFile string, tmpl *x509.Certificate, now time.Time, log *slog.Logger) error {
 	key, err := readKey(keyFile)
-	if err != nil {
-		return err
+	if fault.Of(err) == fault.Transient {
+		return fmt.Errorf("read %s: %w", keyFile, err)
 	}
-	if c, err := readCert(certFile); err == nil && a.serves(c, key, tmpl, now) {
+	if err != nil {
+		log.Warn("a key cannot be used: it is made anew with its certificate", "file", keyFile, "error", err)
+		if key, err = newKey(keyFile); err != nil {
+			return err
+		}
+	}
+	const anew = "a certificate is made anew"
+	c, err := readCert(certFile)
+	switch {
+	case err != nil:
+		log.Warn(anew, "file", certFile, "error", err)
+	case now.After(c.NotAfter):
+		log.Warn(anew, "file", certFile, "ended", c.NotAfter)
+	case c.CheckSignatureFrom(a.cert) != nil || !key.PublicKey.Equal(c.PublicKey):
+		log.Warn(anew, "file", certFile, "error", "it belongs to another authority or key")
+	case now.Add(renewBefore).Before(c.NotAfter) && !now.Before(c.NotBefore) &&
+		slices.Equal(c.DNSNames, tmpl.DNSNames) && slices.EqualFunc(c.IPAddresses, tmpl.IPAddresses, net.IP.Equal):
 		return nil
+	default: // other addresses, or its end is near: the course of things
+		log.Info(anew, "file", certFile)
 	}
 	_, err = a.sign(certFile, tmpl, &key.PublicKey, now, leafYears)
 	return err
-}
-
-func (a *authority) serves(c *x509.Certificate, key *ecdsa.PrivateKey, want *x509.Certificate, now time.Time) bool {
-	return c.CheckSignatureFrom(a.cert) == nil && key.PublicKey.Equal(c.PublicKey) &&
-		now.Add(renewBefore).Before(c.NotAfter) && !now.Before(c.NotBefore) &&
-		slices.Equal(c.DNSNames, want.DNSNames) &&
-		slices.EqualFunc(c.IPAddresses, want.IPAddresses, net.IP.Equal)
 }
 
 // sign writes a certificate for pub to path and returns it.
@@ -262,11 +323,11 @@ func writePEM(path, typ string, der []byte) error {
 func readPEM(path, typ string) ([]byte, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return nil, err
+		return nil, fileFault(err)
 	}
 	block, _ := pem.Decode(b)
 	if block == nil || block.Type != typ {
-		return nil, fmt.Errorf("%s holds no %s", path, typ)
+		return nil, fault.Errorf(fault.Permanent, "it holds no PEM block %q", typ)
 	}
 	return block.Bytes, nil
 }
@@ -276,7 +337,8 @@ func readCert(path string) (*x509.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	return x509.ParseCertificate(der)
+	c, err := x509.ParseCertificate(der)
+	return c, fault.Wrap(fault.Permanent, err)
 }
 
 func readKey(path string) (*ecdsa.PrivateKey, error) {
@@ -284,5 +346,6 @@ func readKey(path string) (*ecdsa.PrivateKey, error) {
 	if err != nil {
 		return nil, err
 	}
-	return x509.ParseECPrivateKey(der)
+	k, err := x509.ParseECPrivateKey(der)
+	return k, fault.Wrap(fault.Permanent, err)
 }

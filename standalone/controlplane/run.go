@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"fleetdesk/internal/core/fault"
 )
 
 // How long the parts may take. Starting is bounded by the slowest disk that
@@ -62,6 +64,11 @@ type Options struct {
 // Run returns nil when ctx ended, and an error when something did not start,
 // or stopped by itself. When it has returned, nothing listens any more and
 // the data directory can be used again. ready must not block.
+//
+// Errors: Invalid for options; Conflict, Denied or Invalid for the port;
+// Permanent for what a person must mend, such as keys that cannot be read or a
+// definition that the API refuses; Transient for a full disk; Timeout for what
+// did not become ready; Unavailable for what stopped by itself.
 func Run(ctx context.Context, o Options, ready func(*rest.Config)) (err error) {
 	o, err = o.withDefaults()
 	if err != nil {
@@ -73,7 +80,7 @@ func Run(ctx context.Context, o Options, ready func(*rest.Config)) (err error) {
 	}
 	routeProcessLogs(o.Log)
 	if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
-		return fmt.Errorf("make the data directory: %w", err)
+		return fileFault(fmt.Errorf("make the data directory: %w", err))
 	}
 	began := time.Now()
 
@@ -87,7 +94,7 @@ func Run(ctx context.Context, o Options, ready func(*rest.Config)) (err error) {
 	defer store.stop()
 	o.Log.Debug("etcd is ready", "after", time.Since(began))
 
-	keys, err := ensurePKI(filepath.Join(o.DataDir, "pki"), serverNames(o.Bind), time.Now())
+	keys, err := ensurePKI(filepath.Join(o.DataDir, "pki"), serverNames(o.Bind), time.Now(), o.Log)
 	if err != nil {
 		return err
 	}
@@ -170,18 +177,18 @@ func (o Options) withDefaults() (Options, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.DataDir == "" {
-		return o, errors.New("control plane: no data directory given")
+		return o, fault.New(fault.Invalid, "control plane: no data directory given")
 	}
 	abs, err := filepath.Abs(o.DataDir)
 	if err != nil {
-		return o, fmt.Errorf("control plane: data directory %q: %w", o.DataDir, err)
+		return o, fault.Errorf(fault.Invalid, "control plane: data directory %q: %w", o.DataDir, err)
 	}
 	o.DataDir = abs
 	if net.ParseIP(o.Bind) == nil {
-		return o, fmt.Errorf("control plane: bind address %q is not an IP address", o.Bind)
+		return o, fault.Errorf(fault.Invalid, "control plane: bind address %q is not an IP address", o.Bind)
 	}
 	if o.Port < 1 || o.Port > 65535 {
-		return o, fmt.Errorf("control plane: port %d is not between 1 and 65535", o.Port)
+		return o, fault.Errorf(fault.Invalid, "control plane: port %d is not between 1 and 65535", o.Port)
 	}
 	if o.Kubeconfig == "" {
 		o.Kubeconfig = filepath.Join(o.DataDir, "kubeconfig")
@@ -191,8 +198,8 @@ func (o Options) withDefaults() (Options, error) {
 
 // What stopped although nobody asked it to.
 var (
-	errAPIStopped   = errors.New("the API server stopped by itself")
-	errStoreStopped = errors.New("etcd stopped by itself")
+	errAPIStopped   = fault.New(fault.Unavailable, "the API server stopped by itself")
+	errStoreStopped = fault.New(fault.Unavailable, "etcd stopped by itself")
 )
 
 func stopped(which, why error) error {
@@ -216,7 +223,7 @@ func awaitStart(ctx context.Context, api *apiServer, apiDone, storeFailed <-chan
 		select {
 		case err := <-up:
 			if err != nil {
-				return fmt.Errorf("the API server did not become ready within %s: %w", apiStartTimeout, err)
+				return fault.Errorf(fault.Timeout, "the API server did not become ready within %s: %w", apiStartTimeout, err)
 			}
 			return nil
 		case err := <-apiDone:

@@ -28,6 +28,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"fleetdesk/internal/core/fault"
 	"fleetdesk/standalone/controlplane"
 )
 
@@ -295,15 +296,36 @@ func TestRefusals(t *testing.T) {
 		reason string
 		change func(*controlplane.Options)
 		says   string
+		class  fault.Class
 	}{
-		"no folder": {"a default would put state where nobody looks", func(o *controlplane.Options) { o.DataDir = "" }, "no data directory"},
-		"name":      {"a name cannot be listened on reliably", func(o *controlplane.Options) { o.Bind = "localhost" }, "not an IP address"},
-		"port":      {"port 0 would make a kubeconfig for nobody", func(o *controlplane.Options) { o.Port = 0 }, "not between"},
-		"a file":    {"the folder cannot be made", func(o *controlplane.Options) { o.DataDir = file }, file},
+		"no folder": {"a default would put state where nobody looks", func(o *controlplane.Options) { o.DataDir = "" }, "no data directory", fault.Invalid},
+		"name":      {"a name cannot be listened on reliably", func(o *controlplane.Options) { o.Bind = "localhost" }, "not an IP address", fault.Invalid},
+		"port":      {"port 0 would make a kubeconfig for nobody", func(o *controlplane.Options) { o.Port = 0 }, "not between", fault.Invalid},
+		"a file":    {"the folder cannot be made", func(o *controlplane.Options) { o.DataDir = file }, file, fault.Permanent},
+		"no keys": {"a damaged authority stops the start, it is not replaced", func(o *controlplane.Options) {
+			o.DataDir = t.TempDir()
+			if err := os.Mkdir(filepath.Join(o.DataDir, "pki"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}, "ca.crt", fault.Permanent},
 		"not a definition": {"a wrong file must not pass for none", func(o *controlplane.Options) {
 			o.CRDs = fstest.MapFS{"a.yaml": {Data: []byte("apiVersion: v1\nkind: Secret\nmetadata: {name: a}")}}
-		}, "Secret"},
-		"port in use": {"the port's owner keeps it and we say so", func(o *controlplane.Options) { o.Port = busy.Addr().(*net.TCPAddr).Port }, "address already in use"},
+		}, "Secret", fault.Permanent},
+		"refused definition": {"what the API refuses now it refuses at every start", func(o *controlplane.Options) {
+			o.Port = freePort(t)
+			o.CRDs = fstest.MapFS{"a.yaml": {Data: []byte(`
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: other.kube.example.com}
+spec:
+  group: kube.example.com
+  scope: Namespaced
+  names: {kind: Widget, plural: widgets}
+  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]
+`)}}
+		}, "other.kube.example.com", fault.Permanent},
+		"foreign address": {"an address of another machine", func(o *controlplane.Options) { o.Bind = "192.0.2.1" }, "no such address", fault.Invalid},
+		"port in use":     {"the port's owner keeps it and we say so", func(o *controlplane.Options) { o.Port = busy.Addr().(*net.TCPAddr).Port }, "address already in use", fault.Conflict},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -312,6 +334,9 @@ func TestRefusals(t *testing.T) {
 			err := controlplane.Run(t.Context(), o, func(*rest.Config) { t.Error("ready") })
 			if err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("got %v, want an error with %q: %s", err, c.says, c.reason)
+			}
+			if fault.Of(err) != c.class {
+				t.Errorf("class %q, want %q: the exit code depends on it", fault.Of(err), c.class)
 			}
 		})
 	}

@@ -125,20 +125,28 @@ const (
 	ControlPassed Control = "passed"
 	// ControlFailed: the far side does not work from here either.
 	ControlFailed Control = "failed"
+	// ControlLate: the far side works, but took longer than the test would
+	// have waited. A test that reached it could not pass; that excuses as a
+	// failure does.
+	ControlLate Control = "late"
 	// ControlRefused: our own rules forbid the request. That is not a failure
 	// of the far side and excuses nothing.
 	ControlRefused Control = "refused"
 )
 
+// Excuses reports whether the control request found the far side unable to
+// pass the test, so that a failed test may prove nothing.
+func (c Control) Excuses() bool { return c == ControlFailed || c == ControlLate }
+
 // Judge says what a test proved. A failed test is Inconclusive only when the
-// control request failed as well and nothing succeeded on the same far side in
+// control request [Control.Excuses] it and nothing succeeded on the same far side in
 // the last interval: lastSuccess is when anything last did, zero for never. A
 // success exactly one interval ago still counts.
 func Judge(failed bool, control Control, lastSuccess time.Time, interval time.Duration, now time.Time) Verdict {
 	switch {
 	case !failed:
 		return Pass
-	case control != ControlFailed:
+	case !control.Excuses():
 		return Fail
 	case !lastSuccess.IsZero() && now.Sub(lastSuccess) <= interval:
 		return Fail

@@ -169,6 +169,8 @@ func TestJudge(t *testing.T) {
 		"control passed":            {"the far side works, so the thing tested does not", true, health.ControlPassed, time.Time{}, health.Fail},
 		"no control":                {"without a control there is no excuse", true, health.ControlNone, time.Time{}, health.Fail},
 		"control refused":           {"a control that we forbid says nothing about the far side", true, health.ControlRefused, time.Time{}, health.Fail},
+		"control late, no pass":     {"the far side is slower than the test waits, so nothing could pass", true, health.ControlLate, time.Time{}, health.Inconclusive},
+		"control late, fresh":       {"somebody passed in time, so it is slow for us alone", true, health.ControlLate, now.Add(-time.Second), health.Fail},
 		"control failed, no pass":   {"nobody reaches the far side", true, health.ControlFailed, time.Time{}, health.Inconclusive},
 		"control failed, old pass":  {"a success before the last interval is no evidence", true, health.ControlFailed, now.Add(-interval - 1), health.Inconclusive},
 		"control failed, fresh":     {"somebody reached it, so only our own way out is closed", true, health.ControlFailed, now.Add(-time.Second), health.Fail},

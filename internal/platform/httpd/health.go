@@ -51,10 +51,25 @@ type checkResult struct {
 
 // Health serves GET /healthz (the process lives: 200 "ok"), GET /readyz (200
 // when every check passes, else 503; the JSON body lists each check) and GET
-// /metrics (Prometheus). None of them asks for a token.
+// /metrics (Prometheus). None of them asks for a token. Other methods and paths
+// are answered with problem documents.
 func Health(opts HealthOptions) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
+	// A pattern with a method wins over the same path without one: what is left
+	// over would be answered by the mux in plain text.
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		WriteError(w, r, opts.Log, fault.New(fault.NotFound, "there is no such route"))
+	})
+	get := func(path string, h http.HandlerFunc) {
+		mux.HandleFunc("GET "+path, h)
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			const allow = "GET, HEAD"
+			w.Header().Set("Allow", allow)
+			WriteError(w, r, opts.Log, WithStatus(
+				fault.New(fault.Invalid, "this path has no such method; it has "+allow), http.StatusMethodNotAllowed))
+		})
+	}
+	get("/healthz", func(w http.ResponseWriter, r *http.Request) {
 		setQuiet(r.Context())
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = w.Write([]byte("ok\n"))
@@ -66,7 +81,7 @@ func Health(opts HealthOptions) http.Handler {
 		}
 		checks[i] = &check{Check: c, log: opts.Log, idle: make(chan struct{}, 1)}
 	}
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+	get("/readyz", func(w http.ResponseWriter, r *http.Request) {
 		setQuiet(r.Context())
 		serveReady(w, r, checks) //nolint:contextcheck // checks outlive a probe that hangs up, by intent
 	})
@@ -76,7 +91,7 @@ func Health(opts HealthOptions) http.Handler {
 			MaxRequestsInFlight: 4,
 			Timeout:             20 * time.Second,
 		})
-		mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+		get("/metrics", func(w http.ResponseWriter, r *http.Request) {
 			setQuiet(r.Context())
 			h.ServeHTTP(w, r)
 		})

@@ -70,6 +70,34 @@ func TestHealth(t *testing.T) {
 	}
 }
 
+func TestHealthRefusesInDocuments(t *testing.T) {
+	h := httpd.Health(httpd.HealthOptions{Log: logger(io.Discard), Metrics: obs.NewRegistry()})
+	for name, c := range map[string]struct {
+		reason, method, path string
+		status               int
+		class, allow         string
+	}{
+		"post":     {"405 as everywhere else", "POST", "/healthz", 405, "invalid", "GET, HEAD"},
+		"delete":   {"405 as everywhere else", "DELETE", "/readyz", 405, "invalid", "GET, HEAD"},
+		"unknown":  {"a method that nobody knows", "BREW", "/metrics", 405, "invalid", "GET, HEAD"},
+		"no route": {"404 as everywhere else", "GET", "/health", 404, "not_found", ""},
+	} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(c.method, c.path, nil))
+		d := document(t, w.Result(), w.Body.String())
+		got := []any{w.Code, d.Status, d.Type, w.Header().Get("Allow")}
+		want := []any{c.status, c.status, httpd.ProblemType + c.class, c.allow}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: %s: %s", name, c.reason, diff)
+		}
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodHead, "/healthz", nil))
+	if w.Code != 200 {
+		t.Errorf("HEAD is what some probes send: %d", w.Code)
+	}
+}
+
 // A check that never returns costs its deadline, not the probe, and is not
 // started again and again.
 func TestHealthWithMuteCheck(t *testing.T) {

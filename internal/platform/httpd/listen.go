@@ -5,12 +5,49 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"sync"
 	"syscall"
 	"time"
 
 	"fleetdesk/internal/core/fault"
 )
+
+// Listen binds a TCP address, host:port. An IPv4 literal takes IPv4 alone and an
+// IPv6 literal IPv6 alone, also 0.0.0.0 and ::, whose sockets would otherwise
+// take both; an empty host takes both. flag is the command line's name for the
+// address in error texts; it may be empty.
+//
+// Errors: Conflict for a used address, Denied for a port that needs
+// privileges, Invalid for an address that this machine does not have or that
+// is none, Transient for too many open files.
+func Listen(ctx context.Context, address, flag string) (net.Listener, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, network(address), address)
+	if err != nil {
+		return nil, listenError(address, named(flag, listenAddress), err)
+	}
+	return l, nil
+}
+
+// network is the network of a host:port for package net, which makes 0.0.0.0
+// on "tcp" a socket of both families: an address that was meant to be IPv4
+// alone would be open to IPv6, where other firewall rules hold.
+func network(address string) string {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return "tcp" // told by the listener
+	}
+	ip, err := netip.ParseAddr(host)
+	switch {
+	case err != nil:
+		return "tcp" // a name, or every address
+	case ip.Unmap().Is4():
+		return "tcp4"
+	default:
+		return "tcp6"
+	}
+}
 
 // listen binds the address and holds the rule that only TLS, or an explicit
 // wish, may leave loopback.
@@ -25,12 +62,9 @@ func listen(o Options) (net.Listener, error) {
 	if ip, err := netip.ParseAddr(host); guarded && (host == "" || err == nil && !ip.Unmap().IsLoopback()) {
 		return nil, notLoopback(o)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", o.Address)
+	l, err := Listen(context.Background(), o.Address, o.Flags.Address)
 	if err != nil {
-		return nil, listenError(o, err)
+		return nil, err
 	}
 	if tcp, ok := l.Addr().(*net.TCPAddr); guarded && (!ok || !tcp.IP.IsLoopback()) {
 		return nil, errors.Join(notLoopback(o), l.Close())
@@ -38,73 +72,19 @@ func listen(o Options) (net.Listener, error) {
 	return l, nil
 }
 
-func listenError(o Options, err error) error {
-	flag := o.Flags.address()
+func listenError(address, flag string, err error) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fault.Errorf(fault.Conflict,
-			"listen %s: another program uses this address: stop it, or choose another with %s: %w", o.Address, flag, err)
+			"listen %s: another program uses this address: stop it, or choose another with %s: %w", address, flag, err)
 	case errors.Is(err, syscall.EACCES):
 		return fault.Errorf(fault.Denied,
-			"listen %s: this user may not use the port: choose one above 1023 with %s: %w", o.Address, flag, err)
+			"listen %s: this user may not use the port: choose one above 1023 with %s: %w", address, flag, err)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return fault.Errorf(fault.Invalid,
-			"listen %s: this machine has no such address: choose another with %s: %w", o.Address, flag, err)
+			"listen %s: this machine has no such address: choose another with %s: %w", address, flag, err)
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
-		return fault.Errorf(fault.Transient, "listen %s: too many open files: %w", o.Address, err)
+		return fault.Errorf(fault.Transient, "listen %s: too many open files: %w", address, err)
 	}
-	return fault.Errorf(fault.Invalid, "listen %s: %w: check %s", o.Address, err, flag)
-}
-
-// limitListener lets at most cap(slots) accepted connections be open.
-type limitListener struct {
-	net.Listener
-	slots chan struct{}
-	done  chan struct{}
-	close func() error
-}
-
-func limitConns(l net.Listener, n int) net.Listener {
-	ll := &limitListener{Listener: l, slots: make(chan struct{}, n), done: make(chan struct{})}
-	ll.close = sync.OnceValue(func() error {
-		close(ll.done)
-		return l.Close()
-	})
-	return ll
-}
-
-func (l *limitListener) Accept() (net.Conn, error) {
-	select {
-	case l.slots <- struct{}{}:
-	case <-l.done:
-		return nil, net.ErrClosed
-	}
-	c, err := l.Listener.Accept()
-	if err != nil {
-		<-l.slots
-		return nil, err
-	}
-	return &limitedConn{Conn: c, free: sync.OnceFunc(func() { <-l.slots })}, nil
-}
-
-func (l *limitListener) Close() error { return l.close() }
-
-type limitedConn struct {
-	net.Conn
-	free func()
-}
-
-func (c *limitedConn) Close() error {
-	defer c.free()
-	return c.Conn.Close()
-}
-
-// CloseWrite lets net/http say that it is done before it hangs up, so that a
-// client that is still sending (a header or body too large) reads its answer
-// instead of a reset.
-func (c *limitedConn) CloseWrite() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
-	}
-	return nil
+	return fault.Errorf(fault.Invalid, "listen %s: %w: check %s", address, err, flag)
 }

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,7 +23,8 @@ type Options struct {
 	// Handler answers the requests; required.
 	Handler http.Handler
 	// Address is host:port. Port 0 takes any free one (see [Server.Addr]). An
-	// empty host means every address of the machine, which is not loopback.
+	// empty host means every address of the machine, which is not loopback;
+	// 0.0.0.0 is every IPv4 address alone, and [::] every IPv6 one.
 	Address string
 	// TLS names the certificate and key files; the zero value is plain HTTP.
 	// Both files are read again when they change.
@@ -49,6 +51,13 @@ type Options struct {
 	// MaxConns bounds open connections: 1024. Further ones wait in the
 	// kernel's backlog.
 	MaxConns int
+	// MaxConnsPerClient bounds the open connections of one remote address (for
+	// IPv6, of one /64), so that no client can hold all of MaxConns: a quarter
+	// of MaxConns. Further ones are closed. Loopback is not bounded by it: a
+	// reverse proxy on this machine speaks for many clients from there, and
+	// has to bound them itself. Where many clients share an address behind a
+	// proxy elsewhere, as much as MaxConns lifts the bound.
+	MaxConnsPerClient int
 	// Grace is how long running requests may go on once Serve's context
 	// ends: 10 s. Then they are cut off.
 	Grace time.Duration
@@ -77,6 +86,7 @@ type TLSFiles struct {
 type Server struct {
 	srv      *http.Server
 	listener net.Listener
+	network  string
 	tls      bool
 	grace    time.Duration
 	log      *slog.Logger
@@ -100,6 +110,7 @@ func New(opts Options) (*Server, error) {
 		grace:    opts.Grace,
 		log:      opts.Log,
 		tls:      opts.TLS != TLSFiles{},
+		network:  network(opts.Address),
 		stopping: make(chan struct{}),
 	}
 	s.srv = &http.Server{
@@ -121,7 +132,7 @@ func New(opts Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.listener = limitConns(l, opts.MaxConns)
+	s.listener = limitConns(l, opts.MaxConns, opts.MaxConnsPerClient, opts.Log)
 	base, cut := context.WithCancel(context.WithValue(context.Background(), stoppingKey{}, s.stopping))
 	s.cut = cut
 	s.srv.BaseContext = func(net.Listener) context.Context { return base }
@@ -131,13 +142,24 @@ func New(opts Options) (*Server, error) {
 // Addr is the bound address, with the real port where Options asked for 0.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
-// URL is the address as http://host:port or https://host:port.
+// URL is the address as http://host:port or https://host:port, for clients on
+// this machine: for a server on every address it names loopback.
 func (s *Server) URL() string {
 	scheme := "http"
 	if s.tls {
 		scheme = "https"
 	}
-	return scheme + "://" + s.Addr().String()
+	address := s.Addr().String()
+	if tcp, ok := s.Addr().(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
+		// A socket of both families is best reached by IPv4: there are
+		// machines whose loopback has no IPv6 address.
+		host := "127.0.0.1"
+		if s.network == "tcp6" {
+			host = "::1"
+		}
+		address = net.JoinHostPort(host, strconv.Itoa(tcp.Port))
+	}
+	return scheme + "://" + address
 }
 
 // Serve answers requests until ctx ends, and may be called once. Then it
@@ -226,7 +248,7 @@ func withDefaults(o Options) (Options, error) {
 		return invalid("Options.Handler is missing")
 	case o.Log == nil:
 		return invalid("Options.Log is missing")
-	case o.MaxHeaderBytes < 0 || o.MaxBodyBytes < 0 || o.MaxConns < 0:
+	case o.MaxHeaderBytes < 0 || o.MaxBodyBytes < 0 || o.MaxConns < 0 || o.MaxConnsPerClient < 0:
 		return invalid("a limit is negative")
 	case (o.TLS.Cert == "") != (o.TLS.Key == ""):
 		return invalid("a certificate needs its key and the reverse: give both %s and %s",
@@ -258,10 +280,16 @@ func withDefaults(o Options) (Options, error) {
 	if o.MaxConns == 0 {
 		o.MaxConns = 1024
 	}
+	if o.MaxConnsPerClient == 0 {
+		o.MaxConnsPerClient = max(1, o.MaxConns/4)
+	}
 	return o, nil
 }
 
-func (f Flags) address() string { return named(f.Address, "the listen address") }
+// listenAddress is what an error text calls an address without a flag.
+const listenAddress = "the listen address"
+
+func (f Flags) address() string { return named(f.Address, listenAddress) }
 func (f Flags) allowPlaintext() string {
 	return named(f.AllowPlaintext, "the option that allows plain HTTP")
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fleetdesk/internal/core/fault"
+	"fleetdesk/internal/platform/httpd"
 )
 
 // dataFormat is the format of the data folder that this program writes. A
@@ -48,6 +49,10 @@ func inspectData(dir string) error {
 	case !fi.IsDir():
 		return fault.Errorf(fault.Invalid, "the data folder %s is a file: give a folder with --data-dir", dir)
 	}
+	// Before anything in it is opened: others may have put it there.
+	if err := oursAlone(dir, fi, os.Geteuid()); err != nil {
+		return err
+	}
 	lock, err := os.Open(filepath.Join(dir, lockFile))
 	switch {
 	case err == nil:
@@ -64,6 +69,26 @@ func inspectData(dir string) error {
 		return err
 	}
 	return onlyOurs(dir)
+}
+
+// oursAlone refuses a folder in which another user could put or replace keys.
+// A folder that holds no data of ours is refused for that, so that nobody is
+// told to change the mode of somebody's home or of the temp folder.
+func oursAlone(dir string, fi fs.FileInfo, euid int) error {
+	if st, ok := fi.Sys().(*syscall.Stat_t); ok && int64(st.Uid) != int64(euid) {
+		return fault.Errorf(fault.Permanent,
+			"the data folder %s belongs to the user with uid %d, and this process runs as uid %d: start it as that user, or give another folder with --data-dir", dir, st.Uid, euid)
+	}
+	if fi.Mode().Perm()&0o022 == 0 {
+		return nil
+	}
+	if _, err := os.Lstat(filepath.Join(dir, formatFile)); errors.Is(err, fs.ErrNotExist) {
+		if err := onlyOurs(dir); err != nil {
+			return err
+		}
+	}
+	return fault.Errorf(fault.Permanent,
+		"other users may write to the data folder %s (mode %04o) and could replace its keys: look whether every file in it is yours, then run chmod 700 %s, or give another folder with --data-dir", dir, fi.Mode().Perm(), quote(dir))
 }
 
 // readFormat reports whether the folder has data of a format that we know.
@@ -105,11 +130,18 @@ func onlyOurs(dir string) error {
 	return nil
 }
 
-// claimData makes the folder when it is missing and holds it until release, or
-// until the process ends in any way.
+// claimData makes the folder when it is missing, gives it mode 0700, and holds
+// it until release, or until the process ends in any way.
 func claimData(dir string) (_ *dataDir, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, unusable(dir, err)
+	}
+	fi, err := os.Stat(dir)
+	if err != nil {
+		return nil, unusable(dir, err)
+	}
+	if err := oursAlone(dir, fi, os.Geteuid()); err != nil {
+		return nil, err
 	}
 	d := &dataDir{dir: dir}
 	if d.lock, err = os.OpenFile(d.path(lockFile), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
@@ -126,6 +158,11 @@ func claimData(dir string) (_ *dataDir, err error) {
 	known, err := readFormat(dir)
 	if err != nil {
 		return nil, err
+	}
+	if fi.Mode().Perm() != 0o700 {
+		if err := os.Chmod(dir, 0o700); err != nil { // a folder, and nobody else's
+			return nil, unusable(dir, err)
+		}
 	}
 	if err := d.lock.Truncate(0); err != nil {
 		return nil, unusable(dir, err)
@@ -209,7 +246,7 @@ func (o *StandaloneOptions) checkPorts(ctx context.Context) error {
 		all = append(all, listener{o.Operator.OriginBind, "--origin-bind-address"})
 	}
 	for _, l := range all {
-		ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", l.addr)
+		ln, err := httpd.Listen(ctx, l.addr, l.flag)
 		switch {
 		case err == nil:
 			// Held until all are tried, so that two flags cannot name one port.
@@ -220,8 +257,10 @@ func (o *StandaloneOptions) checkPorts(ctx context.Context) error {
 			return fault.Errorf(fault.Conflict, "%s is in use: give another port with %s", l.addr, l.flag)
 		case errors.Is(err, syscall.EADDRNOTAVAIL):
 			return fault.Errorf(fault.Invalid, "%s is no address of this machine: give another one with %s", l.addr, addressFlag(l.flag))
+		case errors.Is(err, syscall.EACCES):
+			return fault.Wrap(fault.Invalid, err) // a low port: the flag is wrong for this user
 		default:
-			return fault.Errorf(fault.Invalid, "%s cannot be listened on: %w: see %s", l.addr, err, l.flag)
+			return err
 		}
 	}
 	return nil

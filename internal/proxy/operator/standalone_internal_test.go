@@ -368,6 +368,18 @@ func TestStandaloneRefusesAndTouchesNothing(t *testing.T) {
 		"somebody's folder": {"--data-dir=$HOME by mistake", func(t *testing.T, o *StandaloneOptions) {
 			mkdir(t, o.DataDir, map[string]string{"thesis.odt": "x"})
 		}, []string{"not empty", "thesis.odt"}, fault.Invalid},
+		"open to all": {"whoever may write replaces the keys of the administrator", func(t *testing.T, o *StandaloneOptions) {
+			mkdir(t, o.DataDir, map[string]string{"FORMAT": "1\n"})
+			chmod(t, o.DataDir, 0o777)
+		}, []string{"0777", "chmod 700 ", "--data-dir"}, fault.Permanent},
+		"open to the group": {"an empty folder fares no better: files may come between look and claim", func(t *testing.T, o *StandaloneOptions) {
+			mkdir(t, o.DataDir, nil)
+			chmod(t, o.DataDir, 0o720)
+		}, []string{"0720", "chmod 700 "}, fault.Permanent},
+		"temp folder": {"nobody must be told to close a folder that is for all", func(t *testing.T, o *StandaloneOptions) {
+			mkdir(t, o.DataDir, map[string]string{"x": ""})
+			chmod(t, o.DataDir, 0o777|os.ModeSticky)
+		}, []string{"not empty"}, fault.Invalid},
 		"a file": {"a typo", func(t *testing.T, o *StandaloneOptions) {
 			mkdir(t, filepath.Dir(o.DataDir), map[string]string{filepath.Base(o.DataDir): ""})
 		}, []string{"is a file"}, fault.Invalid},
@@ -403,6 +415,66 @@ func TestStandaloneRefusesAndTouchesNothing(t *testing.T) {
 				t.Errorf("started something: %v", s.notes())
 			}
 		})
+	}
+}
+
+func chmod(t *testing.T, path string, mode os.FileMode) {
+	t.Helper()
+	if err := os.Chmod(path, mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDataFolderOfAnotherUser(t *testing.T) {
+	dir := t.TempDir()
+	chmod(t, dir, 0o700)
+	fi, err := os.Stat(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := oursAlone(dir, fi, os.Geteuid()); err != nil {
+		t.Error(err)
+	}
+	err = oursAlone(dir, fi, os.Geteuid()+1)
+	if fault.Of(err) != fault.Permanent || !strings.Contains(err.Error(), "--data-dir") {
+		t.Errorf("its owner can read all keys: got %v", err)
+	}
+	if os.Geteuid() != 0 {
+		return // only root can give a folder away
+	}
+	if err := os.Chown(dir, 65534, -1); err != nil {
+		t.Fatal(err)
+	}
+	for name, f := range map[string]func() error{
+		"inspect": func() error { return inspectData(dir) },
+		"claim":   func() error { _, err := claimData(dir); return err },
+	} {
+		if err := f(); fault.Of(err) != fault.Permanent || !strings.Contains(err.Error(), "uid 65534") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if got := tree(t, dir); len(got) > 0 {
+		t.Errorf("touched something: %v", got)
+	}
+}
+
+func TestClaimClosesTheFolder(t *testing.T) {
+	dir := t.TempDir()
+	chmod(t, dir, 0o755)
+	if err := inspectData(dir); err != nil {
+		t.Fatalf("a folder that others may only read: %v", err)
+	}
+	d, err := claimData(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.release()
+	if fi, err := os.Stat(dir); err != nil || fi.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v: others may read the names of what is kept", fi.Mode(), err)
+	}
+	chmod(t, dir, 0o777)
+	if _, err := claimData(dir); fault.Of(err) != fault.Permanent {
+		t.Errorf("a folder that was opened after the look is claimed: %v", err)
 	}
 }
 

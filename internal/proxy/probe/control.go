@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,8 +24,14 @@ import (
 const controlKeep = 3 * time.Second
 
 // Direct makes control requests: the request of a check, sent by the operator
-// itself without a proxy. Requests to one URL that come together share one
-// answer.
+// itself without a proxy. Requests of the same test that come together share
+// one answer.
+//
+// Nobody's settings decide what the others hear. A request is shared only when
+// it asks the same (URL, expected status, CAs), and it may take as long as the
+// most patient of those that share it would wait: the default timeout, or a
+// longer one of their own, which is then part of what must be the same. Each
+// asker compares the time that it took with its own timeout.
 //
 // Somebody who may write a URL into an object must not reach, through the
 // operator, what only the operator can reach: loopback, link-local, metadata,
@@ -33,23 +40,36 @@ const controlKeep = 3 * time.Second
 type Direct struct {
 	guard guard
 	own   string // host:port
+	// patience is the least time that a request may take.
+	patience time.Duration
+	// send makes one request, bounded by the check's timeout; [Direct.ask].
+	send func(context.Context, Check) (health.Control, error)
 
 	mu      sync.Mutex
-	flights map[controlKey]*flight
-}
-
-type controlKey struct {
-	url    string
-	status int
+	flights []*flight
 }
 
 // flight is one control request, running until done is closed.
 type flight struct {
+	check   Check // its timeout is the flight's
 	done    chan struct{}
-	at      time.Time // when it ended
+	at      time.Time     // when it ended
+	took    time.Duration // how long it flew
 	control health.Control
 	err     error
 	aborted bool // its asker gave up: says nothing
+}
+
+// answer is what the flight says to somebody who would have waited for timeout.
+//
+// An answer that came later is neither a pass, which would condemn proxies for
+// not being faster than the far end, nor the far end's failure, which would
+// excuse a proxy that nobody can even connect to.
+func (f *flight) answer(timeout time.Duration) (health.Control, error) {
+	if f.control == health.ControlPassed && f.took > timeout {
+		return health.ControlLate, fail(Timeout, nil, "the expected answer took %s, and the check waits %s", f.took.Round(time.Millisecond), timeout)
+	}
+	return f.control, f.err
 }
 
 // NewDirect returns a Direct that may go to the prefixes of allow as well, and
@@ -67,32 +87,29 @@ func NewDirect(allow []netip.Prefix, ownOrigin string) (*Direct, error) {
 		}
 		masked = append(masked, p.Masked())
 	}
-	return &Direct{guard: guard{masked}, own: own, flights: map[controlKey]*flight{}}, nil
+	d := &Direct{guard: guard{masked}, own: own, patience: DefaultTimeout}
+	d.send = d.ask
+	return d, nil
 }
 
 // Ask returns what the control request said and, unless it passed, why. The
-// error of a refused one names the flag that allows it. A context that ends
-// first is ControlNone.
+// error of a refused one names the flag that allows it. It may take longer than
+// the check's timeout, up to 5 s, and says ControlLate when an answer did. A
+// context that ends first is ControlNone.
 func (d *Direct) Ask(ctx context.Context, c Check) (health.Control, error) {
 	c = c.withDefaults()
-	key := controlKey{c.URL, c.ExpectedStatus}
+	timeout := c.Timeout
+	c.Timeout = max(timeout, d.patience)
 	for {
-		f, lead := d.join(key)
+		f, lead := d.join(c)
 		if lead {
-			f.control, f.err = d.ask(ctx, c)
-			d.mu.Lock()
-			f.at = time.Now()
-			if f.aborted = f.control == health.ControlNone; f.aborted {
-				delete(d.flights, key)
-			}
-			d.mu.Unlock()
-			close(f.done)
-			return f.control, f.err
+			d.fly(ctx, f)
+			return f.answer(timeout)
 		}
 		select {
 		case <-f.done:
 			if !f.aborted {
-				return f.control, f.err
+				return f.answer(timeout)
 			}
 		case <-ctx.Done():
 			return health.ControlNone, context.Cause(ctx)
@@ -100,25 +117,44 @@ func (d *Direct) Ask(ctx context.Context, c Check) (health.Control, error) {
 	}
 }
 
-// join returns the flight of a key and whether the caller must fly it.
-func (d *Direct) join(key controlKey) (f *flight, lead bool) {
+// join returns the flight of a check and whether the caller must fly it.
+func (d *Direct) join(c Check) (f *flight, lead bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for k, f := range d.flights {
-		if !f.at.IsZero() && time.Since(f.at) >= controlKeep {
-			delete(d.flights, k)
+	d.flights = slices.DeleteFunc(d.flights, func(f *flight) bool {
+		return !f.at.IsZero() && time.Since(f.at) >= controlKeep
+	})
+	for _, f := range d.flights {
+		if f.check.equal(c) {
+			return f, false
 		}
 	}
-	if f, ok := d.flights[key]; ok {
-		return f, false
-	}
-	f = &flight{done: make(chan struct{})}
-	d.flights[key] = f
+	f = &flight{check: c, done: make(chan struct{})}
+	d.flights = append(d.flights, f)
 	return f, true
 }
 
+// fly makes a flight's request.
+func (d *Direct) fly(ctx context.Context, f *flight) {
+	started := time.Now()
+	f.control, f.err = d.send(ctx, f.check)
+	ended := time.Now()
+	f.took = ended.Sub(started)
+	if ctx.Err() != nil {
+		// Whether it was given up or its asker's own deadline passed: the others
+		// have time left.
+		f.control, f.err = health.ControlNone, context.Cause(ctx)
+	}
+	d.mu.Lock()
+	f.at = ended
+	if f.aborted = f.control == health.ControlNone; f.aborted {
+		d.flights = slices.DeleteFunc(d.flights, func(o *flight) bool { return o == f })
+	}
+	d.mu.Unlock()
+	close(f.done)
+}
+
 func (d *Direct) ask(ctx context.Context, c Check) (health.Control, error) {
-	outer := ctx
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	req, err := newRequest(ctx, c)
@@ -154,9 +190,6 @@ func (d *Direct) ask(ctx context.Context, c Check) (health.Control, error) {
 	if err == nil {
 		_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, maxBody))
 		_ = resp.Body.Close()
-	}
-	if errors.Is(outer.Err(), context.Canceled) {
-		return health.ControlNone, context.Cause(outer)
 	}
 	mu.Lock()
 	defer mu.Unlock()

@@ -114,13 +114,14 @@ func TestControl(t *testing.T) {
 		"beside own":     {"only that host and port", nil, "127.0.0.1:1", probe.Check{URL: plain + "/generate_204"}, health.ControlRefused, "loopback"},
 		"dead":           {"nobody listens", loopback, "", probe.Check{URL: dead + "/?token=query-secret"}, health.ControlFailed, "connection refused"},
 		"mute":           {"a control has a deadline", loopback, "", probe.Check{URL: "http://127.0.0.1:" + strconv.Itoa(mute.Port), Timeout: short}, health.ControlFailed, "within 300ms"},
+		"late":           {"an answer after the check's own timeout is neither a pass nor a failure", loopback, "", probe.Check{URL: plain + "/generate_204", Timeout: 1}, health.ControlLate, "the check waits 1ns"},
 		"other status":   {"the same expectation as the probe's", loopback, "", probe.Check{URL: plain + "/ip"}, health.ControlFailed, "status 200 instead of 204"},
 		"redirect":       {"not followed: it might lead anywhere", loopback, "", probe.Check{URL: plain + "/redirect"}, health.ControlFailed, "status 302 instead of 204"},
 		"bad URL":        {"nobody can send it, so no proxy is to blame", loopback, "", probe.Check{URL: "health.example.com"}, health.ControlFailed, "healthCheck.url"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := direct(t, tc.allow, tc.own).Ask(t.Context(), tc.check)
+			got, err := direct(t, tc.allow, tc.own).Hurried(short).Ask(t.Context(), tc.check)
 			if got != tc.want || (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("%s, %v\nwant %s, %q: %s", got, err, tc.want, tc.says, tc.reason)
 			}

@@ -26,6 +26,19 @@ func (o outcome) wantsControl() bool {
 	return !o.result.OK && !o.result.Shallow && !o.result.Reason.own()
 }
 
+// weighLateness decides what a far end that works, but slower than the check
+// waits, says about this failure. Whatever came past the proxy's port (a
+// timeout, a gateway error, a closed connection) is what a working proxy would
+// have shown as well: an excuse. That the port took no connection has nothing
+// to do with the far end, and an answer, however late, shows that our own
+// network is up: no excuse, or a dead machine behind an impatient check would
+// stay healthy for ever.
+func (o *outcome) weighLateness() {
+	if o.control == health.ControlLate && o.result.Reason == ConnectFailed {
+		o.control, o.controlErr = health.ControlPassed, nil
+	}
+}
+
 // kind is what a change of calls Options.Changed.
 type kind struct {
 	state                 health.State
@@ -75,19 +88,16 @@ func (l *Loop) keep(e *entry, o outcome) {
 // judge turns an outcome into a verdict and steps the entry's history; the
 // caller holds the lock.
 func (l *Loop) judge(e *entry, o outcome, now time.Time) health.Verdict {
-	far := l.far(e.subject.Check.URL)
-	verdict := health.Judge(!o.result.OK, o.control, far.ended, e.subject.Interval, now)
+	verdict := health.Judge(!o.result.OK, o.control, e.far.ended, e.subject.Interval, now)
 	count := true
 	switch verdict {
 	case health.Pass:
-		if o.started.After(far.started) {
-			far.started, far.ended = o.started, o.ended
-		}
+		l.fars.passed(e.far, o.started, o.ended)
 		e.suspect = time.Time{}
 	case health.Inconclusive:
 		e.suspect = time.Time{}
 	case health.Fail:
-		count = !e.premature(o, far) && !e.early(now)
+		count = !e.premature(o) && !e.early(now)
 		if count {
 			e.counted = now
 		}
@@ -104,14 +114,14 @@ func (l *Loop) judge(e *entry, o outcome, now time.Time) health.Verdict {
 // low threshold the fleet would turn Unhealthy in the interval before the rule
 // of the last interval helps. A success that began after the first such
 // failure settles it.
-func (e *entry) premature(o outcome, far *farEnd) bool {
-	if o.control != health.ControlFailed {
+func (e *entry) premature(o outcome) bool {
+	if !o.control.Excuses() {
 		return false
 	}
 	if e.suspect.IsZero() {
 		e.suspect = o.ended
 	}
-	return !far.started.After(e.suspect)
+	return !e.far.started.After(e.suspect)
 }
 
 // early reports whether a failure is one of the quick first tries, which must
@@ -146,7 +156,7 @@ func (e *entry) message(o outcome, verdict health.Verdict) string {
 	case verdict == health.Pass:
 		return "a request through the proxy was answered as expected"
 	case verdict == health.Inconclusive:
-		return fmt.Sprintf("inconclusive: %v; but the direct control request failed as well (%v), and no proxy succeeded on this URL in the last %s, so the state stays",
+		return fmt.Sprintf("inconclusive: %v; but the direct control request failed as well (%v), and no proxy passed this check in the last %s, so the state stays",
 			o.result.Err, o.controlErr, e.subject.Interval)
 	case e.refused:
 		return fmt.Sprintf("%v; no control request was made: %v", o.result.Err, o.controlErr)

@@ -95,14 +95,7 @@ type Loop struct {
 	running  bool
 	subjects map[string]*entry
 	queue    schedule
-	urls     map[string]*farEnd
-}
-
-// farEnd is what is known of a URL from all its proxies.
-type farEnd struct {
-	refs int
-	// started and ended are the times of the newest probe that passed.
-	started, ended time.Time
+	fars     farEnds
 }
 
 // New returns a loop; [Loop.Run] makes it work. Options out of range are
@@ -138,7 +131,7 @@ func New(o Options) (*Loop, error) {
 		log:      o.Log,
 		wake:     make(chan struct{}, 1),
 		subjects: map[string]*entry{},
-		urls:     map[string]*farEnd{},
+		fars:     farEnds{},
 	}
 	if l.log == nil {
 		l.log = slog.New(slog.DiscardHandler)
@@ -153,6 +146,9 @@ func New(o Options) (*Loop, error) {
 // schedule and its counts; another UID or Target starts anew as Unknown; another
 // Check keeps the state. Each of these but the first probes at once, and drops
 // what a running probe of before will say.
+//
+// Credentials belong to the Target: that the old ones passed, or were refused,
+// says nothing of the new ones.
 func (l *Loop) Watch(key string, s Subject) {
 	s = s.withDefaults()
 	l.mu.Lock()
@@ -169,15 +165,20 @@ func (l *Loop) Watch(key string, s Subject) {
 		}
 		return
 	}
-	fresh := &entry{key: key, subject: s, place: -1}
+	// Joined before the old entry leaves, so that what is known of the far end
+	// outlives a change of its only subject.
+	fresh := &entry{key: key, subject: s, place: -1, far: l.fars.join(s.Check)}
 	if old != nil {
 		if old.subject.UID == s.UID && old.subject.Target.equal(s.Target) {
 			fresh.history, fresh.snapshot, fresh.tries = old.history, old.snapshot, old.tries
+			fresh.counted = old.counted
+			if old.subject.Check.sameTest(s.Check) {
+				fresh.suspect = old.suspect
+			}
 		}
 		l.drop(old)
 	}
 	l.subjects[key] = fresh
-	l.far(s.Check.URL).refs++
 	// The zero time comes before every other: a new proxy does not wait behind
 	// those whose turn is overdue.
 	l.queue.add(fresh, time.Time{})
@@ -217,22 +218,7 @@ func (l *Loop) drop(e *entry) {
 	if e.cancel != nil {
 		e.cancel()
 	}
-	url := e.subject.Check.URL
-	if f := l.urls[url]; f != nil {
-		if f.refs--; f.refs <= 0 {
-			delete(l.urls, url)
-		}
-	}
-}
-
-// far returns the record of a URL; the caller holds the lock.
-func (l *Loop) far(url string) *farEnd {
-	f := l.urls[url]
-	if f == nil {
-		f = &farEnd{}
-		l.urls[url] = f
-	}
-	return f
+	l.fars.leave(e.far)
 }
 
 func (l *Loop) watched() float64 {
@@ -357,6 +343,7 @@ func (l *Loop) work(ctx context.Context, e *entry) {
 	if o.wantsControl() {
 		o.control, o.controlErr = l.opts.Control(ctx, subject.Check)
 		l.metrics.controls.WithLabelValues(string(o.control)).Inc()
+		o.weighLateness()
 	}
 	if errors.Is(ctx.Err(), context.Canceled) {
 		l.requeue(e) // of use only when the loop itself ends

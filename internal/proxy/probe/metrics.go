@@ -25,7 +25,7 @@ func newMetrics(reg prometheus.Registerer, watched func() float64) (*metrics, er
 		}, []string{"verdict"}),
 		controls: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: space, Subsystem: sub, Name: "controls_total",
-			Help: "Failed probes that asked the direct control request, by its answer: passed, failed, refused, none.",
+			Help: "Failed probes that asked the direct control request, by its answer: passed, late, failed, refused, none.",
 		}, []string{"control"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: space, Subsystem: sub, Name: "probe_duration_seconds", Buckets: buckets,

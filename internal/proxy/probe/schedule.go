@@ -13,6 +13,8 @@ import (
 type entry struct {
 	key     string
 	subject Subject
+	// far is what is known of the subject's far end, shared by its peers.
+	far     *farEnd
 	history health.History
 	// snapshot lacks the state, which is history's.
 	snapshot Snapshot

@@ -95,11 +95,13 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 		r.queue.Store(&q)
 		return nil
 	})
-	// What we write to status ourselves is no news.
-	ours := predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{})
+	// Our own status writes come back as well, on purpose: a reconcile that ran
+	// on what the cache had before such a write may have found nothing to do.
+	// The one that follows the write sees it, and settles.
+	changed := predicate.ResourceVersionChangedPredicate{}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("proxy").
-		For(&v1alpha1.Proxy{}, builder.WithPredicates(ours)).
+		For(&v1alpha1.Proxy{}, builder.WithPredicates(changed)).
 		// Metadata alone, of which CacheOptions drops annotations (kubectl keeps
 		// whole objects there): the contents of Secrets are read when needed and
 		// kept nowhere.

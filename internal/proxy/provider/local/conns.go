@@ -124,6 +124,16 @@ func (c *conn) Close() error {
 	return err
 }
 
+// closeHard chooses whether the other side sees an error when the connection
+// ends, however it ends: also when this process is killed.
+func (c *conn) closeHard(hard bool) {
+	seconds := -1 // the system's way: what was written is still sent
+	if hard {
+		seconds = 0
+	}
+	_ = c.tcp.SetLinger(seconds)
+}
+
 // CloseRead and CloseWrite let a tunnel pass one side's end on and keep the
 // other direction open.
 func (c *conn) CloseRead() error  { return c.tcp.CloseRead() }

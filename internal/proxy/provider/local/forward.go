@@ -85,7 +85,8 @@ func newForward(cfg forwardConfig) *forward {
 	}
 	p.ConnectionErrHandler = func(w io.Writer, _ *goproxy.ProxyCtx, err error) { writeRaw(w, err) }
 	p.KeepAcceptEncoding = true
-	p.OnRequest().DoFunc(func(r *http.Request, _ *goproxy.ProxyCtx) (*http.Request, *http.Response) {
+	p.OnRequest().DoFunc(func(r *http.Request, ctx *goproxy.ProxyCtx) (*http.Request, *http.Response) {
+		ctx.RoundTripper = goproxy.RoundTripperFunc(f.roundTrip)
 		stripHop(r.Header)
 		if r.Header["User-Agent"] == nil {
 			r.Header["User-Agent"] = []string{""} // or net/http adds its own
@@ -174,13 +175,25 @@ func (f *forward) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r.Close = false // that is between the client and this proxy
+	c, _ := r.Context().Value(clientKey{}).(*conn)
+	if c != nil && !r.ProtoAtLeast(1, 1) {
+		// Such a client may know an answer's end by the connection's end alone.
+		c.closeHard(true)
+	}
 	out := &prompt{ResponseWriter: w}
+	r, cut := withCut(r)
 	f.proxy.ServeHTTP(out, r)
+	if cut.err != nil {
+		breakOff(w)
+	}
+	if c == nil {
+		return
+	}
+	if !r.ProtoAtLeast(1, 1) {
+		c.closeHard(false)
+	}
 	if out.hijacked {
-		// An upgraded connection is over when either side ended.
-		if c, ok := r.Context().Value(clientKey{}).(net.Conn); ok {
-			_ = c.Close()
-		}
+		_ = c.Close() // an upgraded connection is over when either side ended
 	}
 }
 
