@@ -15,6 +15,7 @@ import (
 
 	"fleetdesk/api/v1alpha1"
 	"fleetdesk/config/samples"
+	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/proxy/provider/fake"
 )
 
@@ -56,6 +57,25 @@ func TestAdmissionRefusesBadSpecsAndNamesTheField(t *testing.T) {
 				t.Errorf("%s: got %v, want a refusal with %q", tc.reason, err, tc.want)
 			}
 		})
+	}
+}
+
+// Each class of error has its reason in the closed list, so that whatever a
+// provider answers can be shown.
+func TestReasonsAreAClosedListThatHoldsEveryClass(t *testing.T) {
+	t.Parallel()
+	reasons := v1alpha1.Reasons()
+	seen := map[string]bool{}
+	for _, reason := range reasons {
+		if seen[reason] || reason == "" {
+			t.Errorf("%q is there twice, or empty", reason)
+		}
+		seen[reason] = true
+	}
+	for _, m := range fault.Table() {
+		if !seen[m.Reason] {
+			t.Errorf("class %s: its reason %q is not in the list", m.Class, m.Reason)
+		}
 	}
 }
 

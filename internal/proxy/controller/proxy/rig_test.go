@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -252,6 +253,11 @@ func (r *rig) get(name string) *v1alpha1.Proxy {
 	px := &v1alpha1.Proxy{}
 	if err := r.client.Get(r.t.Context(), types.NamespacedName{Namespace: r.ns, Name: name}, px); err != nil {
 		r.t.Fatal(err)
+	}
+	for _, c := range px.Status.Conditions {
+		if !slices.Contains(v1alpha1.Reasons(), c.Reason) {
+			r.t.Errorf("condition %s has reason %q, which is not in the closed list", c.Type, c.Reason)
+		}
 	}
 	return px
 }
