@@ -145,31 +145,38 @@ func TestEnsurePKIRefuses(t *testing.T) {
 	}{
 		"authority cut short": {
 			"half a key is no reason to end every kubeconfig", func(t *testing.T, p *pki) { cutShort(t, p.caKey) }, 0,
-			[]string{"ca.key", "backup", "move ", "kubeconfigs"}, fault.Permanent,
+			[]string{"ca.key", "backup", "move ", "kubeconfigs"},
+			fault.Permanent,
 		},
 		"certificate lost": {
 			"the same for its other half", func(t *testing.T, p *pki) { must(t, os.Remove(p.ca)) }, 0,
-			[]string{"ca.crt", "backup", "move "}, fault.Permanent,
+			[]string{"ca.crt", "backup", "move "},
+			fault.Permanent,
 		},
 		"other PEM": {
 			"a person put another file there", func(t *testing.T, p *pki) { write(t, p.caKey, []byte("-----BEGIN X-----\n-----END X-----\n")) }, 0,
-			[]string{"ca.key", "EC PRIVATE KEY", "backup"}, fault.Permanent,
+			[]string{"ca.key", "EC PRIVATE KEY", "backup"},
+			fault.Permanent,
 		},
 		"mixed authority": {
 			"a key of another authority signs certificates that nobody accepts", func(t *testing.T, p *pki) { _, err := newKey(p.caKey); must(t, err) }, 0,
-			[]string{"ca.key", "does not belong to", "backup"}, fault.Permanent,
+			[]string{"ca.key", "does not belong to", "backup"},
+			fault.Permanent,
 		},
 		"token key cut short": {
 			"a new one would end every service account token", func(t *testing.T, p *pki) { cutShort(t, p.saKey) }, 0,
-			[]string{"sa.key", "backup", "move ", "tokens"}, fault.Permanent,
+			[]string{"sa.key", "backup", "move ", "tokens"},
+			fault.Permanent,
 		},
 		"token key lost": {
 			"the same", func(t *testing.T, p *pki) { must(t, os.Remove(p.saKey)) }, 0,
-			[]string{"sa.key", "backup"}, fault.Permanent,
+			[]string{"sa.key", "backup"},
+			fault.Permanent,
 		},
 		"unreadable": {
 			"an error of the disk or of rights is not absence", func(t *testing.T, p *pki) { must(t, os.Remove(p.caKey)); must(t, os.Mkdir(p.caKey, 0o700)) }, 0,
-			[]string{"ca.key", "backup"}, fault.Permanent,
+			[]string{"ca.key", "backup"},
+			fault.Permanent,
 		},
 		"emptied folder": {
 			"a mount that is missing looks like this", func(t *testing.T, p *pki) {
@@ -187,11 +194,13 @@ func TestEnsurePKIRefuses(t *testing.T) {
 		},
 		"authority ended": {
 			"nobody accepts it any more, unless the clock is wrong", nil, (caYears + 1) * 366 * 24 * time.Hour,
-			[]string{"ca.crt", "clock", "move "}, fault.Permanent,
+			[]string{"ca.crt", "clock", "move "},
+			fault.Permanent,
 		},
 		"clock behind": {
 			"a machine without a battery learns the time a moment later", nil, -30 * 366 * 24 * time.Hour,
-			[]string{"clock", "ca.crt"}, fault.Transient,
+			[]string{"clock", "ca.crt"},
+			fault.Transient,
 		},
 	}
 	for name, c := range cases {

@@ -338,6 +338,8 @@ func TestWhatCannotStartSaysWhyAndTouchesNothing(t *testing.T) {
 		"unknown flag":          {fresh, []string{"--no-such-flag"}, []string{"--no-such-flag", "--help"}},
 		"stray argument":        {fresh, []string{"start"}, []string{`"start"`, "--help"}},
 		"not an address":        {fresh, []string{"--bind", "localhost"}, []string{"--bind"}},
+		"origin anywhere":       {fresh, []string{"--origin-bind-address", "0.0.0.0:0"}, []string{"--origin-url"}},
+		"short interval":        {fresh, []string{"--list-interval", "1ms"}, []string{"--list-interval"}},
 		"public without TLS":    {fresh, []string{"--bind", "0.0.0.0"}, []string{"--api-allow-plaintext"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -103,8 +103,11 @@ func TestOneClientCannotHoldAllConnections(t *testing.T) {
 func TestASlotOfAClientIsFreeAgain(t *testing.T) {
 	in := &crowd{make(chan *visitor, 3)}
 	l := limitConns(in, 10, 1, slog.New(slog.DiscardHandler))
-	for range 3 {
+	for range cap(in.next) {
 		in.next <- visit("192.0.2.1")
+	}
+	close(in.next)
+	for range cap(in.next) {
 		conn, err := l.Accept()
 		if err != nil {
 			t.Fatal(err)

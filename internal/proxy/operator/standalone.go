@@ -154,7 +154,9 @@ func (o *StandaloneOptions) validate() error {
 	case o.Operator.AdminTokenSecret != "":
 		return refuse("--admin-token-secret is for clusters: here the token goes to a file, see --admin-token-file")
 	}
-	return nil
+	op := o.Operator
+	op.StateDir, op.APIBind = o.DataDir, net.JoinHostPort(o.Bind, strconv.Itoa(o.APIPort))
+	return op.validate()
 }
 
 // runStandalone runs control plane and operator until ctx ends or one of them

@@ -113,15 +113,18 @@ func TestDeadCheckURLDestroysNoFleetBesideOneThatPasses(t *testing.T) {
 	}{
 		"another status": {
 			"who expects 503 passes on a site that is down",
-			func(s *site) { s.status = 503 }, probe.Check{ExpectedStatus: 503},
+			func(s *site) { s.status = 503 },
+			probe.Check{ExpectedStatus: 503},
 		},
 		"longer timeout": {
 			"who waits a minute passes on a site that is too slow for the others",
-			func(s *site) { s.takes = 20 * time.Second }, probe.Check{Timeout: time.Minute},
+			func(s *site) { s.takes = 20 * time.Second },
+			probe.Check{Timeout: time.Minute},
 		},
 		"other CAs": {
 			"who knows the site's new authority passes where the others cannot",
-			func(s *site) { s.cas = cas }, probe.Check{CAs: cas},
+			func(s *site) { s.cas = cas },
+			probe.Check{CAs: cas},
 		},
 	} {
 		for _, threshold := range []int{1, 3} {
