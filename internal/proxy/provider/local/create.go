@@ -23,8 +23,8 @@ const startWait = 5 * time.Second
 // Create implements [provider.Provider]. Its steps, as provider.Step names
 // them: "local: state" (the folder, with the owner's tag in it, appears under
 // its name at once), "local: credentials", "local: start" and "local: ready".
-// A stopped instance is started with the spec's port and credentials as they
-// are now, on its old address when that is still free.
+// A stopped instance is started at its old port, at its old address when that
+// is still free, and with the spec's credentials as they are now.
 func (p *Provider) Create(ctx context.Context, spec provider.Spec) (provider.Instance, error) {
 	if err := validate(spec); err != nil {
 		return provider.Instance{}, err
@@ -136,7 +136,10 @@ func (p *Provider) settle(ctx context.Context, spec provider.Spec, v view) (*rec
 			return nil, nil, err
 		}
 	} else {
-		rec.Owner, rec.Created, keep = v.rec.Owner, v.rec.Created, v.rec.Address
+		// A start keeps what the instance was made with; another port in the spec
+		// applies when it is made again. The credentials are the present ones,
+		// since those are what clients are given.
+		rec.Owner, rec.Created, keep, rec.Port = v.rec.Owner, v.rec.Created, v.rec.Address, v.rec.Port
 	}
 	ln, err := p.listen(ctx, v.name, keep, rec.Port)
 	if err != nil {
