@@ -126,7 +126,8 @@ func startStandalone(t *testing.T, s *script, change func(*StandaloneOptions, *S
 	}
 	r := &started{out: &buffer{}, err: &buffer{}, done: make(chan error, 1)}
 	r.o = StandaloneOptions{
-		DataDir: filepath.Join(t.TempDir(), "data"), Bind: "127.0.0.1", Port: port(t), APIPort: port(t), Kubectl: "kubectl",
+		Operator: Defaults(),
+		DataDir:  filepath.Join(t.TempDir(), "data"), Bind: "127.0.0.1", Port: port(t), APIPort: port(t), Kubectl: "kubectl",
 	}
 	streams := Streams{Out: r.out, Err: r.err}
 	if change != nil {
