@@ -34,6 +34,7 @@ import (
 	"fleetdesk/client"
 	"fleetdesk/config/crd"
 	"fleetdesk/config/rbac"
+	"fleetdesk/config/samples"
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/platform/obs"
 	"fleetdesk/internal/proxy/operator"
@@ -277,6 +278,15 @@ func adminToken(t *testing.T, e operator.Endpoints) string {
 func TestTheMainJobUnderTheShippedRole(t *testing.T) {
 	cfg, c, ns := underRole(t), admin(t), cluster.Namespace(t)
 	o := options(t, func(o *operator.Options) { o.LeaderElect = true })
+	// The providers file is the sample that people copy.
+	sample, err := samples.Files.ReadFile("providers.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.ProvidersConfig = filepath.Join(t.TempDir(), "providers.yaml")
+	if err := os.WriteFile(o.ProvidersConfig, sample, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	op := start(t, cfg, o)
 	auth := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "auth"}, StringData: map[string]string{"username": "crawl er", "password": "p:a@s$s%w ö"}}
 	withAuth := proxy(ns, "b", "local")
