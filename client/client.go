@@ -278,7 +278,7 @@ func answered(op string, resp *http.Response, body []byte) *Error {
 			e.RequestID = p.RequestID
 		}
 	}
-	e.Class = classOf(p.Type, resp.StatusCode)
+	e.Class, e.Code = classOf(p.Type, resp.StatusCode)
 	return e
 }
 

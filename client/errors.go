@@ -29,8 +29,9 @@ func (c Class) Error() string { return string(c) }
 
 // Problem is the body of an error answer: an RFC 9457 problem document.
 type Problem struct {
-	// Type is "urn:fleetdesk:problem:" and the class.
-	Type string `json:"type" doc:"urn:fleetdesk:problem: and the class of the error." example:"urn:fleetdesk:problem:not_found"`
+	// Type is "urn:fleetdesk:problem:" and the class, and ":" and a code where
+	// errors of one class must be told apart.
+	Type string `json:"type" doc:"urn:fleetdesk:problem: and the class of the error, and a colon and a code where errors of one class must be told apart." example:"urn:fleetdesk:problem:not_found:pool"`
 	// Title is one sentence that is the same for every error of the class.
 	Title string `json:"title" doc:"The same sentence for every error of the class."`
 	// Status is the HTTP status code.
@@ -55,6 +56,9 @@ type FieldError struct {
 type Error struct {
 	// Class is what to act on; see also [Error.Is].
 	Class Class
+	// Code tells errors of one class apart, such as "none_free" and "rate" of
+	// class Quota; "" when the server gave none.
+	Code string
 	// Status is the HTTP status code; 0 when no answer came.
 	Status int
 	// Title and Detail are the problem document's.
@@ -105,15 +109,20 @@ func (e *Error) Unwrap() error { return e.cause }
 
 const problemType = "urn:fleetdesk:problem:"
 
-// classOf rebuilds the class from the problem's type; an answer that is none
-// of the server's own (a proxy in between) is classed by its status.
-func classOf(typ string, status int) Class {
+// classOf rebuilds class and code from the problem's type; an answer that is
+// none of the server's own (a proxy in between) is classed by its status.
+func classOf(typ string, status int) (Class, string) {
 	if name, ok := strings.CutPrefix(typ, problemType); ok {
-		switch c := Class(name); c {
+		class, code, _ := strings.Cut(name, ":")
+		switch c := Class(class); c {
 		case NotFound, Conflict, Invalid, Denied, Permanent, Quota, Transient, Timeout, Unavailable, Unsupported:
-			return c
+			return c, code
 		}
 	}
+	return classOfStatus(status), ""
+}
+
+func classOfStatus(status int) Class {
 	switch {
 	case status == 401 || status == 403 || status == 407:
 		return Denied

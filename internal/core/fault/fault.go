@@ -108,3 +108,32 @@ func given(err error) (Class, bool) {
 	}
 	return "", false
 }
+
+// coded is an error with a code besides its class.
+type coded struct {
+	code string
+	err  error
+}
+
+func (e *coded) Error() string { return e.err.Error() }
+func (e *coded) Unwrap() error { return e.err }
+
+// WithCode names err more sharply than its class does, for callers that must
+// tell errors of one class apart (a pool without a free key and a rate limit
+// are both [Quota]). Codes are stable: they cross the wire as the last part of
+// a problem's type. The grammar is [a-z][a-z0-9_]*; nil stays nil, the class
+// stays, and the outermost code wins.
+func WithCode(err error, code string) error {
+	if err == nil {
+		return nil
+	}
+	return &coded{code, err}
+}
+
+// CodeOf returns the code of err, or "" when nobody gave one.
+func CodeOf(err error) string {
+	if e, ok := errors.AsType[*coded](err); ok {
+		return e.code
+	}
+	return ""
+}

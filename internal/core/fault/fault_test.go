@@ -108,3 +108,21 @@ func TestRetryAfter(t *testing.T) {
 		t.Errorf("the most jitter gives %v, want half", got)
 	}
 }
+
+func TestCodes(t *testing.T) {
+	cause := errors.New("boom")
+	err := fault.WithCode(fault.Wrap(fault.Quota, cause), "none_free")
+	wrapped := fmt.Errorf("pool a: %w", err)
+	if got := fault.CodeOf(wrapped); got != "none_free" {
+		t.Errorf("a wrapped error has the code %q, want none_free", got)
+	}
+	if fault.Of(wrapped) != fault.Quota || !errors.Is(wrapped, cause) || err.Error() != "boom" {
+		t.Errorf("a code changed the class, the cause or the text: %v (%s)", err, fault.Of(err))
+	}
+	if got := fault.CodeOf(fault.WithCode(err, "queue_full")); got != "queue_full" {
+		t.Errorf("the outermost code is %q, want queue_full", got)
+	}
+	if fault.WithCode(nil, "none_free") != nil || fault.CodeOf(nil) != "" || fault.CodeOf(cause) != "" {
+		t.Error("an error without a code has one")
+	}
+}

@@ -15,7 +15,8 @@ import (
 )
 
 // ProblemType is the prefix of every problem document's type; the class of
-// core/fault follows it, e.g. urn:fleetdesk:problem:not_found.
+// core/fault follows it, and the error's code where it has one, e.g.
+// urn:fleetdesk:problem:not_found and urn:fleetdesk:problem:not_found:pool.
 const ProblemType = "urn:fleetdesk:problem:"
 
 // ProblemMediaType is the media type of problem documents (RFC 9457).
@@ -25,13 +26,13 @@ const ProblemMediaType = "application/problem+json"
 // status may say more: a missing token and too low a role are both of class
 // denied, with status 401 and 403.
 type Document struct {
-	// Type is ProblemType and the class.
+	// Type is ProblemType and the class, and ":" and the code where there is one.
 	Type string `json:"type"`
 	// Title is the class's summary from the fault table.
 	Title string `json:"title"`
 	// Status is the HTTP status code.
 	Status int `json:"status"`
-	// Detail is about this error; empty for 5xx, whose cause is only logged.
+	// Detail is about this error; empty for most 5xx, whose cause is only logged.
 	Detail string `json:"detail,omitempty"`
 	// RequestID finds the request in the server's log.
 	RequestID string `json:"requestId,omitempty"`
@@ -76,7 +77,10 @@ func Problem(err error) Document {
 		Errors:     extra.fields,
 		retryAfter: extra.retryAfter,
 	}
-	if status < 500 {
+	if code := fault.CodeOf(err); code != "" {
+		d.Type += ":" + code
+	}
+	if status < 500 || extra.told {
 		d.Detail = err.Error()
 	}
 	if d.retryAfter == 0 {
@@ -94,6 +98,7 @@ type annotated struct {
 	status     int
 	retryAfter time.Duration
 	fields     []FieldError
+	told       bool
 }
 
 func (a *annotated) Unwrap() error { return a.error }
@@ -110,6 +115,13 @@ func WithRetryAfter(err error, d time.Duration) error {
 	return annotate(err, func(a *annotated) { a.retryAfter = d })
 }
 
+// WithDetail lets the client see the error's own text although the status is
+// 500 or above, and keeps it out of the log of failures: for an answer that is
+// meant for the client, such as a pool in which nothing is free now.
+func WithDetail(err error) error {
+	return annotate(err, func(a *annotated) { a.told = true })
+}
+
 // WithFields names the wrong parts of a request.
 func WithFields(err error, fields []FieldError) error {
 	return annotate(err, func(a *annotated) { a.fields = fields })
@@ -118,7 +130,7 @@ func WithFields(err error, fields []FieldError) error {
 func annotate(err error, set func(*annotated)) error {
 	a := &annotated{error: err}
 	if inner, ok := errors.AsType[*annotated](err); ok {
-		a.status, a.retryAfter, a.fields = inner.status, inner.retryAfter, inner.fields
+		a.status, a.retryAfter, a.fields, a.told = inner.status, inner.retryAfter, inner.fields, inner.told
 	}
 	set(a)
 	return a
@@ -130,7 +142,7 @@ func annotate(err error, set func(*annotated)) error {
 func Report(ctx context.Context, log *slog.Logger, err error) Document {
 	d := Problem(err)
 	d.RequestID = RequestID(ctx)
-	if d.Status >= 500 {
+	if extra, ok := errors.AsType[*annotated](err); d.Status >= 500 && !(ok && extra.told) {
 		level := slog.LevelError
 		if ctx.Err() != nil {
 			level = slog.LevelDebug
