@@ -1,0 +1,73 @@
+package lease
+
+import "time"
+
+// CooldownID names what rests for which target.
+type CooldownID struct {
+	Scope Scope
+	// ID is a key's name or an exit IP.
+	ID     string
+	Target string
+}
+
+// Cooldown is a rest of a key, or of an exit IP, for one target.
+type Cooldown struct {
+	CooldownID
+	// Until is the end of the rest, for whatever reason.
+	Until time.Time
+	// Strikes counts bans in a row, BannedUntil is the end of the last one's.
+	Strikes     int
+	BannedUntil time.Time
+	// Forget is when the row says nothing any more.
+	Forget time.Time
+}
+
+// used is the rest after a use.
+func (c Cooldown) used(rest time.Duration, now time.Time) Cooldown {
+	c.Until = later(c.Until, now.Add(rest))
+	c.Forget = later(c.Forget, c.Until)
+	return c
+}
+
+// banned is the rest after a ban report. Reports during the rest are about the
+// same ban: uses under way when it began. A ban counts as repeated until a
+// whole longest rest passed without one.
+func (c Cooldown) banned(b Ban, now time.Time) Cooldown {
+	if b.Initial <= 0 || now.Before(c.BannedUntil) {
+		return c
+	}
+	if now.After(c.BannedUntil.Add(b.Max)) {
+		c.Strikes = 0
+	}
+	c.Strikes++
+	c.BannedUntil = now.Add(b.Rest(c.Strikes))
+	c.Until = later(c.Until, c.BannedUntil)
+	c.Forget = later(c.Until, c.BannedUntil.Add(b.Max))
+	return c
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// restsOn names the cooldown that a use or ban of the key through the pool
+// writes. An unknown exit IP is nobody else's, so the key itself rests.
+func restsOn(p Pool, k *Key, target string) CooldownID {
+	if p.Scope == ScopeExitIP && k.ExitIP != "" {
+		return CooldownID{ScopeExitIP, k.ExitIP, target}
+	}
+	return CooldownID{ScopeKey, k.Name, target}
+}
+
+// restsBy names the cooldowns that keep the key from a target, whichever pool
+// wrote them.
+func restsBy(k *Key, target string) []CooldownID {
+	ids := []CooldownID{{ScopeKey, k.Name, target}}
+	if k.ExitIP != "" {
+		ids = append(ids, CooldownID{ScopeExitIP, k.ExitIP, target})
+	}
+	return ids
+}

@@ -1,0 +1,355 @@
+package lease
+
+import (
+	"slices"
+	"time"
+
+	"fleetdesk/internal/core/fault"
+)
+
+// Effects are what an op on one key asks for besides its row.
+type Effects struct {
+	// Ban rests the key for a target.
+	Ban *banned
+	// Lift ends cooldowns.
+	Lift *Lift
+	// Drop removes the row.
+	Drop bool
+	// Capped: see [Result.Capped].
+	Capped bool
+	// Event is what happened; "" for nothing worth telling.
+	Event string
+}
+
+type banned struct {
+	target string
+	// rest without a ban: the pool's cooldown after a use for a target.
+	use bool
+}
+
+// grant is a take once its key was chosen; the op of [Step] that makes a lease.
+type grant struct {
+	Take
+	pool  Pool
+	fence int64
+}
+
+func (grant) op() {}
+
+// Around is what an op on one key must know of its surroundings.
+type Around struct {
+	// Pool is the one the op is about; the zero value when there is none any
+	// more.
+	Pool Pool
+	// AutoDisabled of Members keys of the pool were disabled by a rule.
+	AutoDisabled, Members int
+}
+
+// Step applies an op to one key at now and returns the key after it. The key
+// given is not changed. An error means that nothing was done.
+func Step(k Key, op Op, around Around, now time.Time) (Key, Effects, error) {
+	k = k.Settle(now)
+	k = k.clone()
+	var e Effects
+	var err error
+	switch op := op.(type) {
+	case grant:
+		err = k.grant(op, now)
+		e.Event = "taken"
+	case Renew:
+		err = k.renew(op, around, now)
+		if op.Reset != "" {
+			e.Event = "reset " + string(op.Reset)
+		}
+	case Release:
+		e, err = k.release(op, around, now)
+	case Unclaim:
+		err = k.unclaim(op, now)
+	case Force:
+		e, err = k.force(op, now)
+	case Disable:
+		k.Disabled = &Disabled{Reason: op.Reason, By: op.By, At: now}
+		e.Event = "disabled"
+	case Enable:
+		k.Disabled, k.ResetFailures, k.Errors = nil, 0, 0
+		e.Event = "enabled"
+	case Report:
+		e, err = k.report(op)
+	case Lift:
+		if op.Target == "" {
+			k.CoolUntil = time.Time{}
+		}
+		e.Lift, e.Event = &op, "lifted"
+	case PutKey:
+		e = k.put(op, now)
+	case DropKey:
+		if op.UID != "" && op.UID != k.UID {
+			return k, e, fault.WithCode(fault.Errorf(fault.Conflict, "key %s belongs to %s now", k.Name, k.UID), "uid")
+		}
+		if k.Held(now) {
+			k.end(Removed, now, "")
+		}
+		k.Pools, k.Leaving = nil, nil
+		e.Event = "removed"
+	case expire:
+		// Settle did it.
+		if k.Lease != nil && k.Lease.End != "" {
+			e.Event = "expired"
+		}
+	default:
+		err = fault.Errorf(fault.Permanent, "lease: %T is no op on one key", op)
+	}
+	if err != nil {
+		return k, Effects{}, err
+	}
+	if !k.Held(now) {
+		k.Leaving = nil
+	}
+	e.Drop = k.stray(now)
+	return k, e, nil
+}
+
+// expire writes down what Settle sees.
+type expire struct{}
+
+func (expire) op() {}
+
+// Eligible reports whether the key may be handed out at now through the pool
+// to a take. It does not know cooldowns for targets, which are rows of their
+// own ([Cooldown]).
+func (k *Key) Eligible(p Pool, t Take, now time.Time) bool {
+	s := k.State(now)
+	return k.in(p.Name) && (s == Free || s == NeedsReset) && k.Matches(t.Where)
+}
+
+func (k *Key) grant(g grant, now time.Time) error {
+	if !k.Eligible(g.pool, g.Take, now) {
+		return fault.Errorf(fault.Permanent, "key %s is %s and was chosen all the same", k.Name, k.State(now))
+	}
+	ttl, err := g.pool.ttl(g.TTL)
+	if err != nil {
+		return err
+	}
+	if l := k.Lease; l != nil {
+		k.Past = append(k.Past, Past{l.Fence, l.End})
+		k.Past = k.Past[max(0, len(k.Past)-maxPast):]
+	}
+	k.Lease = &Lease{
+		Fence: g.fence, Pool: g.pool.Name, Target: g.Target, Account: g.Account, Holder: g.Holder,
+		Secret: g.Secret, Ticket: g.Ticket, TTL: ttl, Hooks: g.pool.Hooks, Taken: now, Expires: now.Add(ttl),
+		Resetting: k.NeedsReset && g.pool.Hooks.Reset,
+	}
+	k.UsedAt = now
+	return nil
+}
+
+// holds finds out whether the proof is that of the running lease. Otherwise
+// the error says what became of the lease it names.
+func (k *Key) holds(p Proof, now time.Time) error {
+	l := k.Lease
+	switch {
+	case l == nil || p.ID.Fence > l.Fence:
+		return noLease(p.ID)
+	case p.ID.Fence < l.Fence:
+		return k.lost(p.ID, now)
+	case l.Account != p.Account:
+		return fault.WithCode(fault.Errorf(fault.Denied, "lease %s belongs to another account", p.ID), "not_owner")
+	case !l.Secret.equal(p.Secret):
+		return fault.WithCode(fault.Errorf(fault.Denied, "the secret is not that of lease %s: send the header Lease-Secret of its grant", p.ID), "secret")
+	case l.End != "":
+		return ended(p.ID, l.End)
+	}
+	return nil
+}
+
+func noLease(id ID) error {
+	return fault.WithCode(fault.Errorf(fault.NotFound, "there is no lease %s", id), "lease")
+}
+
+// lost tells of a lease that ended before the row's own.
+func (k *Key) lost(id ID, now time.Time) error {
+	how := Expired // the usual end of what is so old that the row forgot it
+	for _, p := range k.Past {
+		if p.Fence == id.Fence {
+			how = p.End
+		}
+	}
+	if k.Held(now) && how != Released {
+		return fault.WithCode(fault.Errorf(fault.Conflict, "lease %s has ended; the key was lost to lease %s", id, k.ID()), "lease_lost")
+	}
+	return ended(id, how)
+}
+
+// ended is the error for a lease that runs no more.
+func ended(id ID, how End) error {
+	text := map[End]string{
+		Released:  "lease %s was released",
+		Expired:   "lease %s has expired",
+		Unclaimed: "lease %s ended because its grant was not fetched",
+		Forced:    "lease %s was ended by an admin",
+		Replaced:  "lease %s ended: its key's name belongs to another machine now",
+		Removed:   "lease %s ended: its key was removed",
+	}[how]
+	return fault.WithCode(fault.Errorf(fault.Conflict, text, id), "lease_"+string(how))
+}
+
+func (k *Key) renew(op Renew, around Around, now time.Time) error {
+	if err := k.holds(op.Proof, now); err != nil {
+		return err
+	}
+	if op.Fence != 0 && op.Fence != k.Lease.Fence {
+		return fault.WithCode(fault.Errorf(fault.Conflict, "lease %s has the fence %d, not %d", op.ID, k.Lease.Fence, op.Fence), "fence")
+	}
+	ttl := k.Lease.TTL
+	if op.TTL != 0 {
+		p := around.Pool
+		if p.Name == "" { // the pool is gone; the lease goes on as it was taken
+			p = Pool{Name: k.Lease.Pool, MaxTTL: max(ttl, MinTTL)}
+		}
+		var err error
+		if ttl, err = p.ttl(op.TTL); err != nil {
+			return err
+		}
+	}
+	switch op.Reset {
+	case "":
+	case ResetBegin:
+		k.Lease.Resetting = true
+	case ResetDone:
+		k.Lease.Resetting, k.NeedsReset, k.ResetFailures = false, false, 0
+	default:
+		return fault.WithCode(fault.Errorf(fault.Invalid, "reset is %.40q, want begin or done", op.Reset), "reset")
+	}
+	k.Lease.TTL, k.Lease.Unclaimed = ttl, false
+	k.Lease.Expires = now.Add(ttl)
+	return nil
+}
+
+func (k *Key) unclaim(op Unclaim, now time.Time) error {
+	l := k.Lease
+	if l == nil || l.Fence != op.ID.Fence || l.End != "" || !l.Secret.equal(op.Secret) {
+		return noLease(op.ID)
+	}
+	if at := now.Add(UnclaimedFor); at.Before(l.Expires) {
+		l.Expires = at
+	}
+	l.Unclaimed = true
+	return nil
+}
+
+// maxResetFailures is how many failed resets in a row disable a key.
+const maxResetFailures = 3
+
+func (k *Key) release(op Release, around Around, now time.Time) (Effects, error) {
+	if !slices.Contains([]Outcome{"", OK, Banned, Failed, Broken}, op.Outcome) {
+		return Effects{}, fault.WithCode(fault.Errorf(fault.Invalid, "outcome is %.40q, want ok, banned, error or broken", op.Outcome), "outcome")
+	}
+	if !slices.Contains([]Reset{"", ResetDone, ResetFailed}, op.Reset) {
+		return Effects{}, fault.WithCode(fault.Errorf(fault.Invalid, "reset is %.40q, want done or failed", op.Reset), "reset")
+	}
+	if err := k.holds(op.Proof, now); err != nil {
+		if fault.CodeOf(err) == "lease_"+string(Released) {
+			return Effects{}, nil // twice is harmless
+		}
+		return Effects{}, err
+	}
+	target := op.Target
+	if target == "" {
+		target = k.Lease.Target
+	}
+	if op.Outcome == Banned && target == "" {
+		return Effects{}, fault.WithCode(fault.New(fault.Invalid, "outcome banned needs a target: which site was it?"), "target")
+	}
+	k.end(Released, now, op.Account)
+	switch op.Reset {
+	case ResetDone:
+		k.NeedsReset, k.ResetFailures = false, 0
+	case ResetFailed:
+		k.NeedsReset = true
+		if k.ResetFailures++; k.ResetFailures >= maxResetFailures && k.Disabled == nil {
+			k.Disabled = &Disabled{Reason: "three resets in a row failed: " + orNone(op.Reason), By: op.Account, At: now, Auto: true}
+		}
+	}
+	e := Effects{Event: "released"}
+	if around.Pool.Cooldown > 0 {
+		if k.Lease.Target != "" {
+			e.Ban = &banned{target: k.Lease.Target, use: true}
+		} else {
+			k.CoolUntil = now.Add(around.Pool.Cooldown)
+		}
+	}
+	switch op.Outcome {
+	case Banned:
+		e.Ban, e.Event = &banned{target: target}, "banned"
+	case Failed:
+		k.Errors++
+	case Broken:
+		if cap := max(1, around.Members/3); around.AutoDisabled >= cap && k.Disabled == nil {
+			e.Capped = true
+		} else if k.Disabled == nil {
+			k.Disabled = &Disabled{Reason: orNone(op.Reason), By: op.Account, At: now, Auto: true}
+			e.Event = "disabled"
+		}
+	default:
+		k.Errors = 0
+	}
+	return e, nil
+}
+
+func orNone(reason string) string {
+	if reason == "" {
+		return "(no reason given)"
+	}
+	return reason
+}
+
+func (k *Key) force(op Force, now time.Time) (Effects, error) {
+	if !k.Held(now) {
+		return Effects{}, fault.WithCode(fault.Errorf(fault.Conflict, "nobody holds key %s", k.Name), "not_held")
+	}
+	if op.Fence != 0 && op.Fence != k.Lease.Fence {
+		return Effects{}, fault.WithCode(fault.Errorf(fault.Conflict, "key %s is held by lease %s by now", k.Name, k.ID()), "fence")
+	}
+	k.end(Forced, now, op.By)
+	return Effects{Event: "forced"}, nil
+}
+
+func (k *Key) report(op Report) (Effects, error) {
+	if op.UID != "" && op.UID != k.UID {
+		return Effects{}, fault.WithCode(fault.Errorf(fault.Conflict, "key %s is another machine by now", k.Name), "uid")
+	}
+	switch op.Outcome {
+	case OK:
+		k.Errors = 0
+		return Effects{}, nil
+	case Failed:
+		k.Errors++
+		return Effects{}, nil
+	case Banned:
+		if op.Target == "" {
+			return Effects{}, fault.WithCode(fault.New(fault.Invalid, "outcome banned needs a target: which site was it?"), "target")
+		}
+		return Effects{Ban: &banned{target: op.Target}, Event: "banned"}, nil
+	}
+	return Effects{}, fault.WithCode(fault.Errorf(fault.Invalid, "outcome is %.40q, want ok, banned or error", op.Outcome), "outcome")
+}
+
+// put takes over what the controller knows. Another UID is another machine: it
+// inherits nothing but the fence, which the database counts.
+func (k *Key) put(op PutKey, now time.Time) Effects {
+	e := Effects{}
+	if k.UID != op.UID && k.UID != "" {
+		if k.Held(now) {
+			k.end(Replaced, now, "")
+		}
+		*k = Key{Name: k.Name, Lease: k.Lease, Past: k.Past, Bars: k.Bars, Version: k.Version}
+		e.Lift, e.Event = &Lift{Key: k.Name}, "replaced"
+	}
+	k.Managed, k.UID = true, op.UID
+	k.Pools = slices.Compact(slices.Sorted(slices.Values(op.Pools)))
+	k.Attributes, k.ExitIP, k.Unfit = op.Attributes, op.ExitIP, op.Unfit
+	if e.Event == "" {
+		e.Event = "changed"
+	}
+	return e
+}
