@@ -16,7 +16,7 @@ SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS   += --no-builtin-rules --no-print-directory
-.PHONY: help demo smoke test check bench bench-operator generate drift fmt lint vuln build kube-assets lanes clean \
+.PHONY: help demo smoke test check bench bench-operator bench-leases drill-leases generate drift fmt lint vuln build kube-assets lanes clean \
 	setup-go setup-demo setup-test standalone controller-gen gofumpt golangci-lint
 
 help: ## Print this help.
@@ -45,6 +45,12 @@ bench: $(filter bench-%,$(shell sed -n 's/^\(bench-[a-z-]*\):.*/\1/p' $(firstwor
 
 bench-operator: setup-go kube-assets ## Convergence, memory and calls of the operator with 1,000 Proxies.
 	@go test -run "^$$" -bench Operator -benchtime 1x -timeout 15m ./internal/proxy/controller/proxy | grep --line-buffered -Ev "^(goos|goarch|pkg|cpu): |^(PASS|ok |Benchmark)"
+
+bench-leases: setup-test ## Take and release by 1 to 256 clients, on SQLite and PostgreSQL, through the engine and through HTTP.
+	@go test -run "^$$" -bench Leases -benchtime 1x -timeout 20m ./test/leases | grep --line-buffered -Ev "^(goos|goarch|pkg|cpu): |^(PASS|ok |Benchmark)"
+
+drill-leases: setup-test ## Five minutes of random kills: 4 servers on one PostgreSQL, 200 clients, and a checker of what they saw.
+	@go test -count=1 -run '^TestDrill$$' -v -timeout 15m ./test/leases -for 5m
 
 generate: setup-go controller-gen ## Write deep copies, CRDs and roles anew from the markers in the code.
 	@bin/tools/controller-gen object paths=./api/... crd output:crd:artifacts:config=config/crd/bases
@@ -80,7 +86,7 @@ setup-go:
 setup-demo:
 	@hack/setup.sh go certs curl
 setup-test:
-	@hack/setup.sh go certs curl cc
+	@hack/setup.sh go certs curl cc postgresql
 
 standalone:
 	@cd standalone && ../hack/progress.sh "building proxy-operator-standalone" go build -v -ldflags="$(LDFLAGS)" -o ../bin/ ./cmd/...

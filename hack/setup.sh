@@ -2,7 +2,7 @@
 # Checks what a target needs from the machine and installs what is missing when it may (root or passwordless sudo,
 # apt-get present). Otherwise it prints the one line to type and fails.
 #
-# usage: hack/setup.sh [go] [cc] [curl] [certs]
+# usage: hack/setup.sh [go] [cc] [curl] [certs] [postgresql]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -29,6 +29,16 @@ has_certs() {
         [ -s /etc/pki/tls/certs/ca-bundle.crt ] || [ -s /etc/ssl/cert.pem ]
 }
 
+# Tests start servers of their own from the programs that Debian's packages put
+# there. The package's own server, which it may start, is not used.
+has_postgresql() {
+    local dir
+    for dir in /usr/lib/postgresql/*/bin; do
+        if [ -x "$dir/initdb" ] && [ -x "$dir/postgres" ]; then return 0; fi
+    done
+    return 1
+}
+
 packages=()
 for need in "$@"; do
     case $need in
@@ -50,8 +60,9 @@ for need in "$@"; do
     cc) has_cc || packages+=(gcc libc6-dev) ;;
     curl) command -v curl >/dev/null || packages+=(curl) ;;
     certs) has_certs || packages+=(ca-certificates) ;;
+    postgresql) has_postgresql || packages+=(postgresql) ;;
     *)
-        say "unknown need: $need (go, cc, curl, certs)"
+        say "unknown need: $need (go, cc, curl, certs, postgresql)"
         exit 2
         ;;
     esac

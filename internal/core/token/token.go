@@ -113,3 +113,17 @@ type Store interface {
 	// does, that is Conflict and nothing is added.
 	Bootstrap(ctx context.Context, a Account, r Record) (created bool, err error)
 }
+
+// Directory is what administrators do with a store besides what [Store] says;
+// errors, times and order are as there.
+type Directory interface {
+	// Tokens returns an account's tokens by id, dead ones too, at most limit of
+	// those after the id `after`; a limit below 1 is Invalid, an unknown
+	// account NotFound.
+	Tokens(ctx context.Context, account, after string, limit int) ([]Record, error)
+	// SetAccount gives an existing account the role and the state of a; what a
+	// says of Created is not kept. An unknown name is NotFound. A change after
+	// which [CheckAdminLeft] finds no admin is its Conflict and changes
+	// nothing, however many such changes are made at once.
+	SetAccount(ctx context.Context, a Account) error
+}

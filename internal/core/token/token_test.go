@@ -149,3 +149,27 @@ func TestValidate(t *testing.T) {
 		})
 	}
 }
+
+func TestCheckAdminLeft(t *testing.T) {
+	for name, c := range map[string]struct {
+		reason  string
+		account token.Account
+		others  bool
+		ok      bool
+	}{
+		"others":         {"somebody else can undo it", token.Account{Name: "a", Role: token.Viewer, Disabled: true}, true, true},
+		"stays":          {"it is an enabled admin itself", token.Account{Name: "a", Role: token.Admin}, false, true},
+		"role":           {"the last one becomes a runner", token.Account{Name: "a", Role: token.Runner}, false, false},
+		"disabled":       {"the last one is locked out", token.Account{Name: "a", Role: token.Admin, Disabled: true}, false, false},
+		"unknown role":   {"an unknown role is no admin", token.Account{Name: "a", Role: "root"}, false, false},
+		"role and state": {"both", token.Account{Name: "a", Role: token.Viewer, Disabled: true}, false, false},
+	} {
+		err := token.CheckAdminLeft(c.account, c.others)
+		if c.ok != (err == nil) {
+			t.Errorf("%s: %s: %v", name, c.reason, err)
+		}
+		if !c.ok && (fault.Of(err) != fault.Conflict || fault.CodeOf(err) != token.CodeLastAdmin) {
+			t.Errorf("%s: class %s, code %q", name, fault.Of(err), fault.CodeOf(err))
+		}
+	}
+}

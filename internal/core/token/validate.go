@@ -62,6 +62,27 @@ func ValidateFirstAdmin(a Account, r Record) error {
 	return nil
 }
 
+// Codes of errors (see fault.WithCode).
+const (
+	// CodeLastAdmin: see [CheckAdminLeft].
+	CodeLastAdmin = "last_admin"
+	// CodeAccount: an account that does not exist.
+	CodeAccount = "account"
+	// CodeToken: a token that does not exist, or is not valid.
+	CodeToken = "token"
+)
+
+// CheckAdminLeft reports, as [fault.Conflict] with [CodeLastAdmin], a change of
+// an account to a after which no enabled admin exists: nobody could then undo
+// it. others is whether an enabled admin besides a's name exists.
+func CheckAdminLeft(a Account, others bool) error {
+	if others || a.Role == Admin && !a.Disabled {
+		return nil
+	}
+	return fault.WithCode(fault.Errorf(fault.Conflict,
+		"account %s: no enabled %s would be left: make another one first", a.Name, Admin), CodeLastAdmin)
+}
+
 func validName(s, extra string, most int) bool {
 	if s == "" || len(s) > most {
 		return false

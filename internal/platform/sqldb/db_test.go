@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv(childRole); role != "" {
 		os.Exit(child(role))
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(server.Around(m))
 }
 
 func open(t *testing.T, path string) *sqldb.DB {
@@ -50,12 +50,18 @@ func TestTokensSuite(t *testing.T) {
 	})
 }
 
-// turns sends each call to the next of several stores.
-type turns struct {
-	next chan *sqldb.Tokens
+func TestDirectorySuite(t *testing.T) {
+	tokentest.RunDirectory(t, func(t *testing.T) tokentest.DirectoryStore {
+		return open(t, filepath.Join(t.TempDir(), "desk.db")).Tokens()
+	})
 }
 
-func (s *turns) one() *sqldb.Tokens {
+// turns sends each call to the next of several stores.
+type turns struct {
+	next chan sqldb.Tokens
+}
+
+func (s *turns) one() sqldb.Tokens {
 	store := <-s.next
 	s.next <- store
 	return store
@@ -89,7 +95,7 @@ func (s *turns) Bootstrap(ctx context.Context, a token.Account, r token.Record) 
 func TestTokensSuiteOverTwoHandles(t *testing.T) {
 	tokentest.Run(t, func(t *testing.T) token.Store {
 		path := filepath.Join(t.TempDir(), "desk.db")
-		s := &turns{next: make(chan *sqldb.Tokens, 2)}
+		s := &turns{next: make(chan sqldb.Tokens, 2)}
 		s.next <- open(t, path).Tokens()
 		s.next <- open(t, path).Tokens()
 		return s

@@ -4,6 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // VersionTable is where the schema version is kept.
@@ -12,6 +15,12 @@ const VersionTable = versionTable
 // OnFilesystem makes the place look as if it were on that kind.
 func OnFilesystem(o Options, name string, remote bool) Options {
 	o.statfs = func(string) (filesystem, error) { return filesystem{name, remote}, nil }
+	return o
+}
+
+// Limited sets how long a call takes at most.
+func Limited(o Options, limit time.Duration) Options {
+	o.limit = limit
 	return o
 }
 
@@ -24,13 +33,15 @@ func OfFUSE(table string, major, minor uint32) (string, bool) {
 }
 
 // Write is the write transaction.
-func (d *DB) Write(ctx context.Context, f func(tx *sql.Tx) error) error { return d.write(ctx, f) }
+func (d *DB) Write(ctx context.Context, f func(tx *sql.Tx) error) error {
+	return d.backend.(*sqliteDB).write(ctx, f)
+}
 
 // Reader is the pool of readers.
-func (d *DB) Reader() *sql.DB { return d.reader }
+func (d *DB) Reader() *sql.DB { return d.backend.(*sqliteDB).reader }
 
 // Writer is the writer's connection.
-func (d *DB) Writer() *sql.DB { return d.writer }
+func (d *DB) Writer() *sql.DB { return d.backend.(*sqliteDB).writer }
 
 // SideLock is the lock between processes, for its own tests.
 type SideLock struct{ s *sideLock }
@@ -64,3 +75,20 @@ func (l SideLock) Waiting() bool {
 	defer l.s.mu.Unlock()
 	return l.s.pending != nil
 }
+
+// WriteTo is the write transaction of PostgreSQL.
+func (d *DB) WriteTo(ctx context.Context, f func(ctx context.Context, tx *pgx.Conn) error) error {
+	return d.backend.(*postgresDB).write(ctx, f)
+}
+
+// Pool is the pool of connections to PostgreSQL.
+func (d *DB) Pool() *pgxpool.Pool { return d.backend.(*postgresDB).pool }
+
+// ParseURL reads a URL.
+func ParseURL(raw string) (*pgxpool.Config, string, error) { return parseURL(raw) }
+
+// Writers is the advisory lock of writes and upgrades.
+const Writers int64 = writers
+
+// LatestStep is the number of a folder's last step.
+func LatestStep(folder string) (int64, error) { return latestStep(folder) }

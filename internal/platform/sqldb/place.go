@@ -15,10 +15,18 @@ import (
 	"fleetdesk/internal/core/fault"
 )
 
+// purpose is what a file is opened for.
+type purpose string
+
+const (
+	forReading purpose = "read"
+	forWriting purpose = "written"
+)
+
 // place resolves the path to the file's real one, so that every process finds
 // the same side files whatever links it came by, and refuses a place where a
 // database cannot be kept safely. It touches nothing.
-func place(given string, statfs func(string) (filesystem, error)) (path string, exists bool, err error) {
+func place(given string, statfs func(string) (filesystem, error), need purpose) (path string, exists bool, err error) {
 	if given == "" {
 		return "", false, fault.New(fault.Invalid, "database: no path was given: name a file")
 	}
@@ -71,12 +79,15 @@ func place(given string, statfs func(string) (filesystem, error)) (path string, 
 		if f.remote {
 			return refuse("%s is on a network file system (%s), where locks and shared memory do not hold: put the file on a local disk", p, f.name)
 		}
-		mode, what := uint32(unix.W_OK|unix.X_OK), "folder"
+		mode, what := uint32(unix.X_OK), "folder"
 		if p == path {
-			mode, what = unix.R_OK|unix.W_OK, "file"
+			mode, what = unix.R_OK, "file"
+		}
+		if need == forWriting {
+			mode |= unix.W_OK
 		}
 		if err := unix.Faccessat(unix.AT_FDCWD, p, mode, unix.AT_EACCESS); err != nil {
-			return refuse("the %s %s cannot be written by this user (uid %d): change its owner or mode: %w", what, p, os.Geteuid(), err)
+			return refuse("the %s %s cannot be %s by this user (uid %d): change its owner or mode: %w", what, p, need, os.Geteuid(), err)
 		}
 	}
 	return path, exists, nil

@@ -31,13 +31,13 @@ func child(role string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	path := os.Getenv(childPath)
-	if role == "nobody" { // no rights but those of everybody
+	if strings.HasSuffix(role, "nobody") { // no rights but those of everybody
 		if err := syscall.Setuid(65534); err != nil {
 			fmt.Println(err)
 			return 1
 		}
 	}
-	db, err := sqldb.Open(ctx, sqldb.Options{Path: path})
+	db, err := sqldb.Open(ctx, sqldb.Options{Path: path, ReadOnly: strings.HasPrefix(role, "read")})
 	if err != nil {
 		fmt.Printf("%s: %v\n", fault.Of(err), err)
 		return 0
@@ -46,6 +46,15 @@ func child(role string) int {
 	switch role {
 	case "nobody":
 		fmt.Println("opened")
+	case "read", "read-as-nobody":
+		all, err := db.Tokens().Accounts(ctx, "", 10)
+		if err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		for _, a := range all {
+			fmt.Println(a.Name)
+		}
 	case "begin":
 		// Asks SQLite's own lock, past the side lock.
 		ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)

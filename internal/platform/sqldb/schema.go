@@ -11,75 +11,79 @@ import (
 	"fleetdesk/internal/core/fault"
 )
 
-//go:embed migrations/sqlite/*.sql
+//go:embed migrations/*/*.sql
 var migrationFiles embed.FS
 
-const (
-	// versionTable is where goose notes which migrations ran.
-	versionTable = "schema_version"
-	// applicationID is "Fldk" in the header of our files; the first migration
-	// sets it.
-	applicationID = 1181508715
-)
+// versionTable is where goose notes which steps ran.
+const versionTable = "schema_version"
 
-// migrations are the embedded schema steps for one database.
-type migrations struct {
-	goose  *goose.Provider
-	latest int64
-}
+// steps bring a schema up to date. Both back ends have the same, by number and
+// meaning.
+type steps struct{ goose *goose.Provider }
 
-func (d *DB) migrations() (*migrations, error) {
-	dir, err := fs.Sub(migrationFiles, "migrations/sqlite")
+func newSteps(dialect goose.Dialect, db *sql.DB, folder, table string) (*steps, error) {
+	dir, err := fs.Sub(migrationFiles, folder)
 	if err != nil {
 		return nil, fault.Wrap(fault.Permanent, err)
 	}
-	p, err := goose.NewProvider(goose.DialectSQLite3, d.writer, dir,
-		goose.WithTableName(versionTable), goose.WithDisableGlobalRegistry(true))
+	p, err := goose.NewProvider(dialect, db, dir, goose.WithTableName(table), goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return nil, fault.Errorf(fault.Permanent, "schema steps of this program: %w", err)
 	}
-	all := p.ListSources()
-	return &migrations{goose: p, latest: all[len(all)-1].Version}, nil
+	return &steps{p}, nil
 }
 
-// up runs the missing steps, each in a transaction with the note that it ran. The
-// caller holds the side lock.
-func (m *migrations) up(ctx context.Context) error {
-	_, err := m.goose.Up(ctx)
+// latestStep returns the number of a folder's last step: the schema version that
+// this program knows.
+func latestStep(folder string) (int64, error) {
+	all, err := fs.ReadDir(migrationFiles, folder)
+	if err == nil && len(all) == 0 {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		return 0, fault.Errorf(fault.Permanent, "schema steps of this program: %w", err)
+	}
+	n, err := goose.NumericComponent(all[len(all)-1].Name())
+	return n, fault.Wrap(fault.Permanent, err)
+}
+
+// up runs the missing steps, each in a transaction with the note that it ran.
+func (s *steps) up(ctx context.Context) error {
+	_, err := s.goose.Up(ctx)
 	return err
 }
 
-// inspect reads the schema version, 0 for a database that is new or whose
-// creation was cut short. It writes nothing, and refuses what is not ours and
-// what a newer version made.
-func (d *DB) inspect(ctx context.Context) (version int64, err error) {
-	tx, err := d.reader.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
-	if err != nil {
-		return 0, d.classify(ctx, err)
+// notNewer refuses a schema that a newer program made.
+func notNewer(what string, version, known int64) error {
+	if version > known {
+		return fault.Errorf(fault.Permanent, "%s: a newer version made it (schema %d, this program knows up to %d): "+
+			"start the newer version or give another database", what, version, known)
 	}
-	defer func() { _ = tx.Rollback() }()
+	return nil
+}
 
-	var owner int64
-	if err := tx.QueryRowContext(ctx, "PRAGMA application_id").Scan(&owner); err != nil {
-		return 0, d.classify(ctx, err)
+// readable refuses a schema that this program would have to change first.
+func readable(what string, version, known int64) error {
+	switch {
+	case version == 0:
+		return fault.Errorf(fault.NotFound, "%s: it holds nothing yet", what)
+	case version < known:
+		return fault.Errorf(fault.Unsupported, "%s: an older version made it (schema %d, this program reads %d), and reading upgrades nothing: "+
+			"start a program that writes to it once", what, version, known)
 	}
-	var versioned, others int
-	const count = `SELECT count(*) FILTER (WHERE name = ?1), count(*) FILTER (WHERE name <> ?1 AND name NOT LIKE 'sqlite\_%' ESCAPE '\') FROM sqlite_schema`
-	if err := tx.QueryRowContext(ctx, count, versionTable).Scan(&versioned, &others); err != nil {
-		return 0, d.classify(ctx, err)
+	return notNewer(what, version, known)
+}
+
+// writable refuses to write when a newer program raised the schema beyond what
+// this one may write to.
+func writable(what string, minReader, known int64) error {
+	if minReader > known {
+		return fault.WithCode(fault.Errorf(fault.Permanent, "%s: a newer version upgraded it to a schema that needs %d, this program knows up to %d: "+
+			"restart with the newer version", what, minReader, known), "schema")
 	}
-	if owner != applicationID && (owner != 0 || others > 0) {
-		return 0, fault.Errorf(fault.Permanent, "database %s: it belongs to another program: give another path", d.path)
-	}
-	if versioned == 0 {
-		return 0, nil
-	}
-	if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(version_id), 0) FROM "+versionTable).Scan(&version); err != nil {
-		return 0, d.classify(ctx, err)
-	}
-	if version > d.known {
-		return 0, fault.Errorf(fault.Permanent, "database %s: a newer version made it (schema %d, this program knows up to %d): "+
-			"start the newer version or give another path", d.path, version, d.known)
-	}
-	return version, nil
+	return nil
+}
+
+func forReadingOnly(what string) error {
+	return fault.Errorf(fault.Denied, "%s: it was opened for reading only", what)
 }

@@ -13,8 +13,8 @@ import (
 	"fleetdesk/internal/core/token"
 )
 
-// Memory is a [token.Store] in memory. It passes the suite, and can be made to
-// fail.
+// Memory is a [token.Store] and [token.Directory] in memory. It passes the
+// suites, and can be made to fail.
 type Memory struct {
 	mu       sync.Mutex
 	accounts map[string]token.Account
@@ -166,4 +166,54 @@ func (m *Memory) Bootstrap(ctx context.Context, a token.Account, r token.Record)
 		return false, err
 	}
 	return true, m.addToken(r)
+}
+
+// Tokens implements [token.Directory].
+func (m *Memory) Tokens(ctx context.Context, account, after string, limit int) ([]token.Record, error) {
+	leave, err := m.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	if limit < 1 {
+		return nil, fault.Errorf(fault.Invalid, "limit %d: ask for at least one token", limit)
+	}
+	if _, ok := m.accounts[account]; !ok {
+		return nil, fault.Errorf(fault.NotFound, "account %.140q does not exist", account)
+	}
+	var all []token.Record
+	for _, r := range m.tokens {
+		if r.Account == account && r.ID > after {
+			r.Hash = bytes.Clone(r.Hash)
+			all = append(all, r)
+		}
+	}
+	slices.SortFunc(all, func(a, b token.Record) int { return cmp.Compare(a.ID, b.ID) })
+	return all[:min(limit, len(all))], nil
+}
+
+// SetAccount implements [token.Directory].
+func (m *Memory) SetAccount(ctx context.Context, a token.Account) error {
+	leave, err := m.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if err := a.Validate(); err != nil {
+		return err
+	}
+	old, ok := m.accounts[a.Name]
+	if !ok {
+		return fault.Errorf(fault.NotFound, "account %s does not exist", a.Name)
+	}
+	others := false
+	for _, o := range m.accounts {
+		others = others || o.Name != a.Name && o.Role == token.Admin && !o.Disabled
+	}
+	if err := token.CheckAdminLeft(a, others); err != nil {
+		return err
+	}
+	a.Created = old.Created
+	m.accounts[a.Name] = a
+	return nil
 }

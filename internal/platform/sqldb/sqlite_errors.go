@@ -12,7 +12,7 @@ import (
 
 // classify gives an error of the database its class, by codes only. An error that
 // has a class keeps it.
-func (d *DB) classify(ctx context.Context, err error) error {
+func (d *sqliteDB) classify(ctx context.Context, err error) error {
 	if err == nil || fault.Classed(err) {
 		return err
 	}
