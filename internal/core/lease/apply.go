@@ -41,6 +41,7 @@ func (w *work) prefetch(ops []Op) error {
 			want.Pools = append(want.Pools, op.Pool)
 			want.Tickets = append(want.Tickets, op.Ticket)
 			takes[CandidateWant{Pool: op.Pool, Target: op.Target}]++
+			w.takes = append(w.takes, op)
 		case Live:
 			want.Tickets = append(want.Tickets, op.Tickets...)
 		case Leave:
@@ -64,6 +65,7 @@ func (w *work) prefetch(ops []Op) error {
 			want.Keys = append(want.Keys, op.Key)
 		case PutKey:
 			want.Keys = append(want.Keys, op.Key)
+			want.Pools = append(want.Pools, op.Pools...)
 		case DropKey:
 			want.Keys = append(want.Keys, op.Key)
 		case Publish:
@@ -81,7 +83,7 @@ func (w *work) prefetch(ops []Op) error {
 		case EndChange:
 			want.Changes = append(want.Changes, op.Pool)
 		case Sweep:
-			want.Due = max(want.Due, op.Limit)
+			want.Due = max(want.Due, op.Limit, 1)
 		case Revive:
 			want.Lost = true
 		}
@@ -93,14 +95,6 @@ func (w *work) prefetch(ops []Op) error {
 	}
 	return w.load(want)
 }
-
-const (
-	// spare is how many candidates are loaded beyond the number of takes: some
-	// are barred or lack an attribute.
-	spare = 8
-	// firstQueue is how many waiters are looked at first; it grows as needed.
-	firstQueue = 64
-)
 
 func (w *work) do(op Op) Result {
 	switch op := op.(type) {
@@ -175,7 +169,7 @@ func NoKey(name string) error {
 
 // onKey runs an op on one key; missing is the error when there is none.
 func (w *work) onKey(name string, op Op, missing error) Result {
-	row := w.keys[name]
+	row := w.key(name)
 	if row == nil {
 		return Result{Err: missing}
 	}
@@ -203,7 +197,7 @@ func (w *work) release(op Release) Result {
 			return Result{Err: err}
 		}
 	}
-	row := w.keys[op.ID.Key]
+	row := w.key(op.ID.Key)
 	if row == nil {
 		return Result{Err: noLease(op.ID)}
 	}
@@ -215,17 +209,12 @@ func (w *work) release(op Release) Result {
 	if op.Outcome != Broken {
 		return w.step(row, op, around)
 	}
-	m, ok := w.members(around.Pool.Name)
+	names, disabled, ok := w.members(around.Pool.Name)
 	if !ok {
 		return Result{}
 	}
-	around.Members, around.AutoDisabled = len(m.Names), m.AutoDisabled
-	before := row.now.Disabled
-	res := w.step(row, op, around)
-	if before == nil && res.Err == nil && row.now.Disabled != nil {
-		m.AutoDisabled++ // the cap holds within a transaction too
-	}
-	return res
+	around.Members, around.AutoDisabled = len(names), disabled
+	return w.step(row, op, around)
 }
 
 // step runs the rule on a row and takes its effects over.
@@ -235,87 +224,109 @@ func (w *work) step(row *keyRow, op Op, around Around) Result {
 	if err != nil {
 		return Result{Err: err, Key: &before, Lease: before.Lease}
 	}
-	row.set(after)
-	if e.Drop {
-		row.dropped = true
+	w.over(row)
+	w.set(row, after)
+	row.dropped = e.Drop
+	// Rests go first: what a successor must not inherit is gone before it rests.
+	if e.Clear {
+		w.lift([]CooldownID{{ScopeKey, after.Name, ""}})
 	}
-	// Lift first: what a successor must not inherit is gone before it rests.
 	if e.Lift != nil {
-		w.lift(&before, e.Lift.Target)
+		w.lift(restsBy(&before, e.Lift.Target))
+		w.mayFind(before.Pools)
 	}
-	if e.Ban != nil {
-		w.rest(around.Pool, &after, *e.Ban)
+	if !w.rest(around.Pool, &after, e) {
+		return Result{}
 	}
-	if e.Event != "" {
-		w.event(e.Event, &after, op)
+	if e.Event != "" && !(row.fresh && row.dropped) {
+		w.event(e.Event, &before, &after, op)
 	}
 	w.mayFree(&before, &after)
 	return Result{Key: &after, Lease: after.Lease, Capped: e.Capped}
 }
 
-// mayFree notes the pools in which a waiter may find the key now.
+// over tells of a lease that its time ended, once.
+func (w *work) over(row *keyRow) {
+	if !row.untold {
+		return
+	}
+	row.untold = false
+	w.tell(Event{Kind: string(row.now.Lease.End), Key: row.now.Name, Lease: row.now.ID().String(), Pool: row.now.Lease.Pool})
+	w.mayFree(&row.was, &row.now)
+}
+
+// mayFree notes the pools in which a waiter may find the key now, or earlier
+// than it was told.
 func (w *work) mayFree(before, after *Key) {
-	if after.FreeAt().After(w.begin.Now) || before.Equal(after) {
+	if before.Equal(after) {
+		return
+	}
+	if at := after.FreeAt(); at.After(w.begin.Now) {
+		if at.Before(before.FreeAt()) {
+			w.mayFind(after.Pools)
+		}
 		return
 	}
 	for _, p := range after.Pools {
-		w.freed[p] = true
-		if !slices.Contains(w.loose[p], after.Name) {
-			w.loose[p] = append(w.loose[p], after.Name)
+		if w.loose[p] == nil {
+			w.loose[p] = map[string]*keyRow{}
 		}
+		w.loose[p][after.Name] = w.keys[after.Name]
 	}
+	w.frees++
 }
 
-// lift drops cooldowns of a key and of the address it leaves by.
-func (w *work) lift(k *Key, target string) {
-	for _, id := range restsBy(k, target) {
+// mayFind notes that something changed in these pools for whoever waits.
+func (w *work) mayFind(pools []string) {
+	for _, p := range pools {
+		w.freed[p] = true
+	}
+	w.frees++
+}
+
+// lift drops cooldowns; a target of "" means all of the id.
+func (w *work) lift(ids []CooldownID) {
+	for _, id := range ids {
 		w.lifted = append(w.lifted, id)
 		for c := range w.cooldowns {
-			if c.Scope == id.Scope && c.ID == id.ID && (target == "" || c.Target == target) {
+			if c.Scope == id.Scope && c.ID == id.ID && (id.Target == "" || c.Target == id.Target) {
 				w.cooldowns[c] = nil
 				delete(w.rested, c)
 			}
 		}
 	}
-	for _, p := range k.Pools {
-		w.freed[p] = true
-	}
 }
 
-// rest writes a cooldown.
-func (w *work) rest(p Pool, k *Key, b banned) {
-	id := restsOn(p, k, b.target)
-	c, ok := w.cooldown(id)
-	if !ok {
-		return
-	}
-	if b.use {
-		c = c.used(p.Cooldown, w.begin.Now)
-	} else {
-		c = c.banned(p.Ban, w.begin.Now)
-		c = c.used(p.Cooldown, w.begin.Now)
-	}
-	w.cooldowns[id], w.rested[id] = &c, true
-}
-
-// resting reports whether the key rests for the target by what this
-// transaction wrote; what was written before is not among the candidates.
-func (w *work) resting(k *Key, target string) bool {
-	if target == "" {
-		return false
-	}
-	for _, id := range restsBy(k, target) {
-		if c := w.cooldowns[id]; c != nil && w.begin.Now.Before(c.Until) {
-			return true
+// rest writes the cooldowns that a use or a ban brings.
+func (w *work) rest(p Pool, k *Key, e Effects) bool {
+	for _, target := range slices.Compact([]string{e.Used, e.Banned}) {
+		if target == "" {
+			continue
 		}
+		id := restsOn(p, k, target)
+		c, ok := w.cooldown(id)
+		if !ok {
+			return false
+		}
+		if target == e.Used {
+			c = c.used(p.Cooldown, w.begin.Now)
+		}
+		if target == e.Banned {
+			c = c.banned(p.Ban, w.begin.Now)
+		}
+		if c.Forget.IsZero() {
+			continue // the pool knows no bans
+		}
+		w.cooldowns[id], w.rested[id] = &c, true
 	}
-	return false
+	return true
 }
 
-func (w *work) event(kind string, k *Key, op Op) {
-	e := Event{Kind: kind, Key: k.Name}
-	if l := k.Lease; l != nil {
-		e.Lease, e.Pool = k.ID().String(), l.Pool
+// event tells what an op on a key did.
+func (w *work) event(kind string, before, after *Key, op Op) {
+	e := Event{Kind: kind, Key: after.Name}
+	if _, renewed := op.(Renew); renewed || before.Held(w.begin.Now) != after.Held(w.begin.Now) { // it is about a lease
+		e.Lease, e.Pool = after.ID().String(), after.Lease.Pool
 	}
 	switch op := op.(type) {
 	case grant:
@@ -333,8 +344,10 @@ func (w *work) event(kind string, k *Key, op Op) {
 	case Report:
 		e.Pool = op.Pool
 	}
-	if e.Pool == "" && len(k.Pools) > 0 {
-		e.Pool = k.Pools[0]
+	for _, pools := range [][]string{after.Pools, before.Pools} {
+		if e.Pool == "" && len(pools) > 0 {
+			e.Pool = pools[0]
+		}
 	}
 	w.tell(e)
 }
@@ -345,15 +358,27 @@ func (w *work) tell(e Event) {
 }
 
 func (w *work) sweep(op Sweep) Result {
-	for i := range w.due {
-		row := w.keys[w.due[i]]
-		if l := row.now.Lease; row.dropped || l == nil || l.End != "" || w.begin.Now.Before(l.Expires) {
+	limit := max(op.Limit, 1)
+	done := 0
+	for _, name := range w.due {
+		row := w.key(name)
+		if row == nil || !row.untold {
 			continue // an op before this one saw to it
 		}
+		if done == limit {
+			return Result{More: true, Next: w.begin.Now}
+		}
 		w.step(row, expire{}, Around{})
+		done++
 	}
-	w.forget = max(op.Limit, 1)
-	return Result{More: len(w.due) >= op.Limit, Next: w.nextDue}
+	w.forget = max(w.forget, limit)
+	res := Result{More: len(w.due) >= limit, Next: w.nextDue}
+	for _, r := range w.written { // what runs since, or otherwise, than the store knows
+		if !r.dropped && r.now.Held(w.begin.Now) && (res.Next.IsZero() || r.now.Lease.Expires.Before(res.Next)) {
+			res.Next = r.now.Lease.Expires
+		}
+	}
+	return res
 }
 
 // seconds makes a duration readable in an error.

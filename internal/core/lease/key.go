@@ -174,6 +174,18 @@ func (k *Key) barred(now time.Time) bool {
 	return slices.ContainsFunc(k.Bars, func(b Bar) bool { return b.inForce(now) })
 }
 
+// barredUntil is when time alone ends the last bar; zero when it does not.
+func (k *Key) barredUntil() time.Time {
+	var end time.Time
+	for _, b := range k.Bars {
+		if b.Action != "" {
+			return time.Time{}
+		}
+		end = later(end, b.Until)
+	}
+	return end
+}
+
 // Settle returns the key as it is at now: a lease whose time is over has ended.
 // The receiver is not changed.
 func (k *Key) Settle(now time.Time) Key {
@@ -272,6 +284,21 @@ func (k *Key) Matches(where map[string]string) bool {
 // stray reports whether nothing keeps the row any more: no list has the key
 // and nobody holds it.
 func (k *Key) stray(now time.Time) bool { return len(k.Pools) == 0 && !k.Held(now) }
+
+// list makes pools, which are sorted, the ones that list the key. Those that
+// drop it while somebody holds it go on showing it.
+func (k *Key) list(pools []string, now time.Time) {
+	var leaving []string
+	if k.Held(now) {
+		for _, p := range slices.Concat(k.Leaving, k.Pools) {
+			if !slices.Contains(pools, p) {
+				leaving = append(leaving, p)
+			}
+		}
+		slices.Sort(leaving)
+	}
+	k.Pools, k.Leaving = pools, leaving
+}
 
 // in reports whether the pool lists the key.
 func (k *Key) in(pool string) bool { return slices.Contains(k.Pools, pool) }

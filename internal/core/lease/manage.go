@@ -31,38 +31,35 @@ func (w *work) publish(op Publish) Result {
 		return Result{Err: fault.WithCode(fault.Errorf(fault.Conflict,
 			"pool %s has revision %d, not %d: somebody published it meanwhile; look at it and publish again", p.Name, revision, *op.If), "revision")}
 	}
-	m, ok := w.members(p.Name)
+	members, _, ok := w.members(p.Name)
 	if !ok {
 		return Result{}
 	}
 	items := slices.Sorted(slices.Values(op.Items))
-	// A pool that gives its reset up has nothing left to reset.
-	noReset := have != nil && have.Hooks.Reset && !p.Hooks.Reset
-	var all []string
-	for _, n := range m.Names {
+	all := slices.Clone(items)
+	for _, n := range members {
 		if _, listed := slices.BinarySearch(items, n); !listed {
 			all = append(all, n)
 		}
 	}
-	all = append(all, items...)
 	if w.load(Want{Keys: slices.Clone(all)}) != nil {
 		return Result{}
 	}
 	for _, n := range items {
-		if r := w.keys[n]; r != nil && r.now.Managed && !r.dropped {
+		if r := w.key(n); r != nil && r.now.Managed {
 			return Result{Err: fault.WithCode(fault.Errorf(fault.Conflict, "key %s is managed by the operator: it cannot be in a list", n), "managed")}
 		}
 	}
-	if bars := w.barsOf(items); !bars {
+	p.Revision, p.At = revision+1, w.begin.Now
+	noReset := have != nil && have.Hooks.Reset && !p.Hooks.Reset
+	if noReset && !w.loadPoolsOf(all) || !w.barsOf(items) {
 		return Result{}
 	}
-	p.Revision, p.At = revision+1, w.begin.Now
+	w.pools[p.Name], w.newPools[p.Name] = &p, true
 	for _, n := range all {
 		_, listed := slices.BinarySearch(items, n)
-		w.list(n, p, listed, noReset)
+		w.list(n, p.Name, listed, noReset)
 	}
-	w.pools[p.Name], w.newPools[p.Name] = &p, true
-	m.Names = items
 	w.tell(Event{Kind: "published", Pool: p.Name, Account: p.By})
 	return Result{Pool: &p}
 }
@@ -87,77 +84,95 @@ func validItems(pool string, items []string) error {
 	return nil
 }
 
-// barsOf loads the bars of names that have no row yet.
+// barsOf makes rows for names that have none, with the bars that are on them.
 func (w *work) barsOf(names []string) bool {
 	var fresh []string
 	for _, n := range names {
-		if r := w.keys[n]; r == nil || r.dropped {
+		if w.key(n) == nil {
 			fresh = append(fresh, n)
 		}
 	}
-	if len(fresh) == 0 {
-		return true
+	bars, ok := w.loadBars(fresh)
+	for _, n := range fresh {
+		w.fresh(n, bars[n])
 	}
-	f, err := w.tx.Load(w.ctx, Want{Bars: fresh})
+	return ok
+}
+
+// loadBars returns the bars of names, as this transaction leaves them.
+func (w *work) loadBars(names []string) (map[string][]Bar, bool) {
+	if len(names) == 0 {
+		return nil, true
+	}
+	f, err := w.tx.Load(w.ctx, Want{Bars: names})
 	if err != nil {
 		w.broken = err
-		return false
+		return nil, false
 	}
-	for _, n := range fresh {
-		bars := f.Bars[n]
-		for pool := range w.changed { // begun in this transaction
-			if ch := w.changes[pool]; slices.Contains(ch.Keys, n) {
-				bars = append(bars, Bar{Change: ch.ID, By: ch.Account, Until: ch.Until})
+	bars := map[string][]Bar{}
+	for _, n := range names {
+		for _, b := range f.Bars[n] {
+			if ch := w.changed[b.Change]; ch != nil {
+				b.Until = ch.Until // renewed or ended
+			}
+			bars[n] = append(bars[n], b)
+		}
+	}
+	for _, ch := range w.changed { // begun
+		for _, n := range ch.Keys {
+			if slices.Contains(names, n) && !slices.ContainsFunc(bars[n], func(b Bar) bool { return b.Change == ch.ID }) {
+				bars[n] = append(bars[n], Bar{Change: ch.ID, By: ch.Account, Until: ch.Until})
 			}
 		}
-		w.fresh(n, bars)
 	}
-	return true
+	return bars, true
 }
 
 // fresh makes a row for a name that has none, or had one that this transaction
 // dropped.
-func (w *work) fresh(name string, bars []Bar) *keyRow {
-	r := w.keys[name]
-	switch {
-	case r == nil:
-		r = &keyRow{fresh: true}
-	case r.dropped:
-		r.dropped, r.touched = false, true
-	}
-	r.now = Key{Name: name, Bars: bars, Version: r.was.Version}
-	w.keys[name] = r
-	return r
-}
-
-// list puts a key on the pool's list or takes it off, as the new items say.
-func (w *work) list(name string, p Pool, listed, noReset bool) {
+func (w *work) fresh(name string, bars []Bar) {
 	r := w.keys[name]
 	if r == nil {
+		r = &keyRow{fresh: true}
+		w.keys[name] = r
+	}
+	r.dropped, r.untold = false, false
+	w.set(r, Key{Name: name, Bars: bars, Version: r.was.Version})
+}
+
+// list puts a key on the pool's list or takes it off. When the pool has just
+// given its reset up, a key that no other pool resets needs none any more.
+func (w *work) list(name, pool string, listed, noReset bool) {
+	r := w.key(name)
+	if r == nil || r.now.in(pool) == listed && !(noReset && r.now.NeedsReset) {
 		return
 	}
 	before := r.now
-	k := before.Settle(w.begin.Now)
-	k = k.clone()
-	k.Pools, k.Leaving = slices.Clone(k.Pools), slices.Clone(k.Leaving)
-	switch {
-	case listed && !k.in(p.Name):
-		k.Pools = append(k.Pools, p.Name)
-		slices.Sort(k.Pools)
-		k.Leaving = slices.DeleteFunc(k.Leaving, func(n string) bool { return n == p.Name })
-	case !listed && k.in(p.Name):
-		k.Pools = slices.DeleteFunc(k.Pools, func(n string) bool { return n == p.Name })
-		if k.Held(w.begin.Now) {
-			k.Leaving = append(k.Leaving, p.Name)
-			slices.Sort(k.Leaving)
-		}
+	k := before.clone()
+	pools := slices.DeleteFunc(slices.Clone(k.Pools), func(n string) bool { return n == pool })
+	if listed {
+		pools = append(pools, pool)
+		slices.Sort(pools)
 	}
+	k.list(pools, w.begin.Now)
 	if noReset {
-		k.NeedsReset = false
+		k.NeedsReset = k.NeedsReset && slices.ContainsFunc(pools, func(n string) bool { return w.pools[n] != nil && w.pools[n].Hooks.Reset })
 	}
-	r.set(k)
+	w.over(r)
+	w.set(r, k)
 	r.dropped = k.stray(w.begin.Now)
 	w.mayFree(&before, &k)
+}
+
+// loadPoolsOf loads the other pools of keys that need a reset.
+func (w *work) loadPoolsOf(names []string) bool {
+	var pools []string
+	for _, n := range names {
+		if r := w.key(n); r != nil && r.now.NeedsReset {
+			pools = append(pools, r.now.Pools...)
+		}
+	}
+	return len(pools) == 0 || w.load(Want{Pools: pools}) == nil
 }
 
 func (w *work) current(epoch int64) error {
@@ -179,7 +194,10 @@ func (w *work) putPool(op PutPool) Result {
 	if have := w.pools[p.Name]; have != nil && have.Kind == Fixed {
 		return Result{Err: fault.WithCode(fault.Errorf(fault.Conflict, "pool %s is a published list", p.Name), "fixed")}
 	} else if have != nil {
-		p.Revision = have.Revision
+		p.Revision, p.By, p.At = have.Revision, have.By, have.At // nobody published it
+		if p == *have {
+			return Result{Pool: &p} // a controller says the same again and again
+		}
 	}
 	w.pools[p.Name], w.newPools[p.Name] = &p, true
 	w.tell(Event{Kind: "pool", Pool: p.Name})
@@ -197,12 +215,12 @@ func (w *work) dropPool(op DropPool) Result {
 	if have.Kind == Fixed {
 		return Result{Err: fault.WithCode(fault.Errorf(fault.Conflict, "pool %s is a published list", op.Name), "fixed")}
 	}
-	m, ok := w.members(op.Name)
+	names, _, ok := w.members(op.Name)
 	if !ok {
 		return Result{}
 	}
-	if len(m.Names) > 0 {
-		return Result{Err: fault.WithCode(fault.Errorf(fault.Conflict, "pool %s still has %d keys: take them off first", op.Name, len(m.Names)), "pool_used")}
+	if len(names) > 0 {
+		return Result{Err: fault.WithCode(fault.Errorf(fault.Conflict, "pool %s still has %d keys: take them off first", op.Name, len(names)), "pool_used")}
 	}
 	delete(w.newPools, op.Name)
 	w.pools[op.Name] = nil
@@ -221,9 +239,13 @@ func (w *work) putKey(op PutKey) Result {
 	if op.UID == "" {
 		return Result{Err: fault.Errorf(fault.Invalid, "key %s: a managed key needs a UID", op.Key)}
 	}
-	r := w.keys[op.Key]
-	if r != nil && !r.dropped && !r.now.Managed {
+	if r := w.key(op.Key); r != nil && !r.now.Managed {
 		return Result{Err: fault.WithCode(fault.Errorf(fault.Conflict, "key %s is in a published list", op.Key), "fixed")}
+	}
+	for _, n := range op.Pools {
+		if p := w.pools[n]; p != nil && p.Kind == Fixed {
+			return Result{Err: fault.WithCode(fault.Errorf(fault.Conflict, "pool %s is a published list: key %s cannot be in it", n, op.Key), "fixed")}
+		}
 	}
 	if !w.barsOf([]string{op.Key}) {
 		return Result{}
@@ -235,8 +257,8 @@ func (w *work) dropKey(op DropKey) Result {
 	if err := w.current(op.Epoch); err != nil {
 		return Result{Err: err}
 	}
-	r := w.keys[op.Key]
-	if r == nil || r.dropped {
+	r := w.key(op.Key)
+	if r == nil {
 		return Result{} // gone is what was asked for
 	}
 	if !r.now.Managed {
@@ -253,34 +275,59 @@ func (w *work) beginChange(op BeginChange) Result {
 		return Result{Err: err}
 	}
 	now := w.begin.Now
-	if ch := w.changes[op.Pool]; ch != nil && now.Before(ch.Until) {
-		if ch.ID == op.ID && ch.Account == op.Account {
-			return Result{Change: ch} // sent twice
-		}
+	switch ch := w.changes[op.Pool]; {
+	case ch == nil:
+	case ch.ID == op.ID && ch.Account == op.Account && now.Before(ch.Until):
+		return Result{Change: ch} // sent twice
+	case now.Before(ch.Until):
 		return Result{Change: ch, Err: fault.WithCode(fault.Errorf(fault.Conflict,
 			"%s (%s) changes pool %s since %s (%s): wait until that is done; it ends by itself %s after its last sign of life",
 			ch.Account, orNone(ch.Holder), op.Pool, ch.Began.UTC().Format("15:04:05 MST"), ch.Verb, seconds(ch.Until.Sub(now))), "change")}
+	case ch.ID == op.ID: // its keys are kept by its id
+		return Result{Err: fault.WithCode(fault.Errorf(fault.Conflict, "the change %.80q of pool %s is over: begin another one", ch.ID, ch.Pool), "change")}
 	}
+	var missing []string
 	for _, n := range op.Keys {
-		if r := w.keys[n]; r != nil && r.now.Held(now) {
+		r := w.key(n)
+		if r == nil {
+			missing = append(missing, n)
+		} else if r.now.Held(now) {
 			k := r.now
 			return Result{Key: &k, Err: fault.WithCode(fault.Errorf(fault.Conflict,
 				"key %s is held by %s (lease %s): wait until it is given back, or ask for it", n, k.Lease.Account, k.ID()), "held")}
 		}
 	}
+	bars, ok := w.loadBars(missing)
+	if !ok {
+		return Result{}
+	}
+	for _, n := range op.Keys { // in two pools a key has two locks
+		have := bars[n]
+		if r := w.key(n); r != nil {
+			have = r.now.Bars
+		}
+		for _, b := range have {
+			if now.Before(b.Until) {
+				return Result{Err: fault.WithCode(fault.Errorf(fault.Conflict, "%s changes key %s through another pool: wait until that is done", b.By, n), "change")}
+			}
+		}
+	}
 	ch := &Change{
 		ID: op.ID, Pool: op.Pool, Verb: op.Verb, Keys: slices.Clone(op.Keys), Account: op.Account, Holder: op.Holder,
-		Began: now, Until: now.Add(op.TTL),
+		Began: now, Until: now.Add(op.TTL.Truncate(time.Microsecond)),
 	}
-	w.changes[op.Pool], w.changed[op.Pool] = ch, true
+	w.change(ch)
 	for _, n := range op.Keys {
-		if r := w.keys[n]; r != nil {
+		if r := w.key(n); r != nil {
 			r.now.Bars = append(slices.Clone(r.now.Bars), Bar{Change: ch.ID, By: ch.Account, Until: ch.Until})
 		}
 	}
 	w.tell(Event{Kind: "change began", Pool: op.Pool, Account: op.Account})
 	return Result{Change: ch}
 }
+
+// change keeps a change and makes it the latest of its pool.
+func (w *work) change(ch *Change) { w.changes[ch.Pool], w.changed[ch.ID] = ch, ch }
 
 func validChangeTTL(ttl time.Duration) error {
 	if ttl < MinTTL || ttl > MaxChangeTTL {
@@ -309,8 +356,8 @@ func (op BeginChange) validate() error {
 	return validChangeTTL(op.TTL)
 }
 
-// change finds a running change of the account.
-func (w *work) change(pool, id, account string, admin bool) (*Change, error) {
+// running finds a running change of the account.
+func (w *work) running(pool, id, account string, admin bool) (*Change, error) {
 	ch := w.changes[pool]
 	if ch == nil || ch.ID != id || !w.begin.Now.Before(ch.Until) {
 		return nil, fault.WithCode(fault.Errorf(fault.NotFound, "pool %.80q has no running change %.80q", pool, id), "change")
@@ -325,18 +372,19 @@ func (w *work) renewChange(op RenewChange) Result {
 	if err := validChangeTTL(op.TTL); err != nil {
 		return Result{Err: err}
 	}
-	ch, err := w.change(op.Pool, op.ID, op.Account, false)
+	ch, err := w.running(op.Pool, op.ID, op.Account, false)
 	if err != nil {
 		return Result{Err: err}
 	}
 	c := *ch
-	c.Until = w.begin.Now.Add(op.TTL)
-	w.changes[op.Pool], w.changed[op.Pool] = &c, true
+	c.Until = w.begin.Now.Add(op.TTL.Truncate(time.Microsecond))
+	w.change(&c)
+	w.bar(&c)
 	return Result{Change: &c}
 }
 
 func (w *work) endChange(op EndChange) Result {
-	ch, err := w.change(op.Pool, op.ID, op.Account, op.Admin)
+	ch, err := w.running(op.Pool, op.ID, op.Account, op.Admin)
 	if err != nil {
 		if fault.Of(err) == fault.NotFound {
 			err = nil // ended is what was asked for
@@ -345,27 +393,32 @@ func (w *work) endChange(op EndChange) Result {
 	}
 	c := *ch
 	c.Until = w.begin.Now
-	w.changes[op.Pool], w.changed[op.Pool] = &c, true
-	if len(c.Keys) > 0 {
-		if w.load(Want{Keys: slices.Clone(c.Keys)}) != nil {
-			return Result{}
+	w.change(&c)
+	if len(c.Keys) > 0 && w.load(Want{Keys: slices.Clone(c.Keys)}) != nil {
+		return Result{}
+	}
+	w.bar(&c)
+	for _, n := range c.Keys {
+		if r := w.key(n); r != nil {
+			w.mayFind(r.now.Pools)
 		}
 	}
-	for _, n := range c.Keys {
-		r := w.keys[n]
+	w.tell(Event{Kind: "change ended", Pool: op.Pool, Account: op.Account})
+	return Result{Change: &c}
+}
+
+// bar makes the bars of rows follow their change.
+func (w *work) bar(ch *Change) {
+	for _, n := range ch.Keys {
+		r := w.key(n)
 		if r == nil {
 			continue
 		}
 		r.now.Bars = slices.Clone(r.now.Bars)
 		for i := range r.now.Bars {
-			if r.now.Bars[i].Change == c.ID {
-				r.now.Bars[i].Until = w.begin.Now
+			if r.now.Bars[i].Change == ch.ID {
+				r.now.Bars[i].Until = ch.Until
 			}
 		}
-		for _, p := range r.now.Pools {
-			w.freed[p] = true
-		}
 	}
-	w.tell(Event{Kind: "change ended", Pool: op.Pool, Account: op.Account})
-	return Result{Change: &c}
 }

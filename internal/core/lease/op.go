@@ -284,6 +284,9 @@ type Busy struct {
 	// Position is the ticket's place among the live waiters, from 1; 0 when it
 	// does not wait.
 	Position int
+	// Seq orders waiters of one pool across transactions, the least first; 0 when
+	// it does not wait.
+	Seq int64
 	// Ahead is how many live waiters stood before it.
 	Ahead int
 	// Next are up to [MaxNext] keys of the pool by the time they come free, the

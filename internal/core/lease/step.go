@@ -9,22 +9,19 @@ import (
 
 // Effects are what an op on one key asks for besides its row.
 type Effects struct {
-	// Ban rests the key for a target.
-	Ban *banned
+	// Used and Banned are targets for which the key rests: after a use, and
+	// because the target banned it. "" for none.
+	Used, Banned string
 	// Lift ends cooldowns.
 	Lift *Lift
+	// Clear ends those of the name itself: they were another machine's.
+	Clear bool
 	// Drop removes the row.
 	Drop bool
 	// Capped: see [Result.Capped].
 	Capped bool
 	// Event is what happened; "" for nothing worth telling.
 	Event string
-}
-
-type banned struct {
-	target string
-	// rest without a ban: the pool's cooldown after a use for a target.
-	use bool
 }
 
 // grant is a take once its key was chosen; the op of [Step] that makes a lease.
@@ -89,13 +86,10 @@ func Step(k Key, op Op, around Around, now time.Time) (Key, Effects, error) {
 		if k.Held(now) {
 			k.end(Removed, now, "")
 		}
-		k.Pools, k.Leaving = nil, nil
+		k.list(nil, now)
 		e.Event = "removed"
 	case expire:
 		// Settle did it.
-		if k.Lease != nil && k.Lease.End != "" {
-			e.Event = "expired"
-		}
 	default:
 		err = fault.Errorf(fault.Permanent, "lease: %T is no op on one key", op)
 	}
@@ -103,7 +97,7 @@ func Step(k Key, op Op, around Around, now time.Time) (Key, Effects, error) {
 		return k, Effects{}, err
 	}
 	if !k.Held(now) {
-		k.Leaving = nil
+		k.Leaving = nil // nothing shows it there any more
 	}
 	e.Drop = k.stray(now)
 	return k, e, nil
@@ -261,6 +255,7 @@ func (k *Key) release(op Release, around Around, now time.Time) (Effects, error)
 		return Effects{}, fault.WithCode(fault.New(fault.Invalid, "outcome banned needs a target: which site was it?"), "target")
 	}
 	k.end(Released, now, op.Account)
+	e := Effects{Event: "released"}
 	switch op.Reset {
 	case ResetDone:
 		k.NeedsReset, k.ResetFailures = false, 0
@@ -268,19 +263,19 @@ func (k *Key) release(op Release, around Around, now time.Time) (Effects, error)
 		k.NeedsReset = true
 		if k.ResetFailures++; k.ResetFailures >= maxResetFailures && k.Disabled == nil {
 			k.Disabled = &Disabled{Reason: "three resets in a row failed: " + orNone(op.Reason), By: op.Account, At: now, Auto: true}
+			e.Event = "disabled"
 		}
 	}
-	e := Effects{Event: "released"}
 	if around.Pool.Cooldown > 0 {
 		if k.Lease.Target != "" {
-			e.Ban = &banned{target: k.Lease.Target, use: true}
+			e.Used = k.Lease.Target
 		} else {
 			k.CoolUntil = now.Add(around.Pool.Cooldown)
 		}
 	}
 	switch op.Outcome {
 	case Banned:
-		e.Ban, e.Event = &banned{target: target}, "banned"
+		e.Banned, e.Event = target, "banned"
 	case Failed:
 		k.Errors++
 	case Broken:
@@ -329,7 +324,7 @@ func (k *Key) report(op Report) (Effects, error) {
 		if op.Target == "" {
 			return Effects{}, fault.WithCode(fault.New(fault.Invalid, "outcome banned needs a target: which site was it?"), "target")
 		}
-		return Effects{Ban: &banned{target: op.Target}, Event: "banned"}, nil
+		return Effects{Banned: op.Target, Event: "banned"}, nil
 	}
 	return Effects{}, fault.WithCode(fault.Errorf(fault.Invalid, "outcome is %.40q, want ok, banned or error", op.Outcome), "outcome")
 }
@@ -337,18 +332,21 @@ func (k *Key) report(op Report) (Effects, error) {
 // put takes over what the controller knows. Another UID is another machine: it
 // inherits nothing but the fence, which the database counts.
 func (k *Key) put(op PutKey, now time.Time) Effects {
-	e := Effects{}
-	if k.UID != op.UID && k.UID != "" {
+	before, e := *k, Effects{}
+	if k.UID != op.UID {
+		e.Clear = true // also of a name whose row went
+		if k.UID != "" {
+			e.Event = "replaced"
+		}
 		if k.Held(now) {
 			k.end(Replaced, now, "")
 		}
 		*k = Key{Name: k.Name, Lease: k.Lease, Past: k.Past, Bars: k.Bars, Version: k.Version}
-		e.Lift, e.Event = &Lift{Key: k.Name}, "replaced"
 	}
 	k.Managed, k.UID = true, op.UID
-	k.Pools = slices.Compact(slices.Sorted(slices.Values(op.Pools)))
+	k.list(slices.Compact(slices.Sorted(slices.Values(op.Pools))), now)
 	k.Attributes, k.ExitIP, k.Unfit = op.Attributes, op.ExitIP, op.Unfit
-	if e.Event == "" {
+	if e.Event == "" && !k.Equal(&before) {
 		e.Event = "changed"
 	}
 	return e

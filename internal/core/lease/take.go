@@ -3,6 +3,7 @@ package lease
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"fleetdesk/internal/core/fault"
 )
@@ -17,6 +18,14 @@ func (w *work) take(op Take) Result {
 	if err := op.validate(); err != nil {
 		return Result{Err: err}
 	}
+	t := w.request(op)
+	if t != nil && (t.Digest != op.Digest || t.Account != op.Account || t.Pool != op.Pool) {
+		return Result{Err: fault.WithCode(fault.New(fault.Conflict,
+			"this Idempotency-Key was sent before with another request: use a new one for a new request"), "idempotency")}
+	}
+	if t != nil && !t.Waiting() {
+		return w.replay(t) // whatever became of the pool since
+	}
 	p := w.pools[op.Pool]
 	if p == nil {
 		return Result{Err: NoPool(op.Pool)}
@@ -28,22 +37,6 @@ func (w *work) take(op Take) Result {
 	if _, err := p.ttl(op.TTL); err != nil {
 		return Result{Err: err}
 	}
-	t := w.tickets[op.Ticket]
-	if t != nil && t.dropped {
-		t = nil
-	}
-	if t != nil && (t.Digest != op.Digest || t.Account != op.Account) {
-		return Result{Err: fault.WithCode(fault.New(fault.Conflict,
-			"this Idempotency-Key was sent before with another request: use a new one for a new request"), "idempotency")}
-	}
-	if t != nil && !t.Waiting() {
-		return w.replay(t, op)
-	}
-	if t != nil && w.begin.Now.After(t.PlaceUntil) {
-		t.Seq = w.next() // it was away for too long: behind those who stayed
-		t.touched = true
-		w.requeue(t)
-	}
 	if k := w.choose(*p, op, t); k != nil {
 		return w.grant(k, *p, op, t)
 	}
@@ -51,13 +44,6 @@ func (w *work) take(op Take) Result {
 		return Result{}
 	}
 	return w.wait(*p, op, t)
-}
-
-// requeue takes a ticket out of the loaded queue: its place is another one now.
-func (w *work) requeue(t *ticketRow) {
-	q := w.queues[t.Pool]
-	is := func(o *ticketRow) bool { return o == t }
-	q.tickets, q.mine = slices.DeleteFunc(q.tickets, is), slices.DeleteFunc(q.mine, is)
 }
 
 func (t Take) validate() error {
@@ -80,13 +66,37 @@ func (t Take) validate() error {
 	return nil
 }
 
+// request returns the ticket of a request that was made before, nil when it is
+// a new one. What a sweep would forget is forgotten, swept or not: a place
+// that ran out, and a grant that is too old to be replayed. So is a grant that
+// never reached its client: nobody used it, and the client asks again.
+func (w *work) request(op Take) *ticketRow {
+	t := w.tickets[op.Ticket]
+	if t == nil || t.dropped {
+		return nil
+	}
+	if t.Waiting() {
+		if w.begin.Now.After(t.PlaceUntil) {
+			return nil
+		}
+		return t
+	}
+	if w.begin.Now.After(t.Kept) {
+		return nil
+	}
+	if r := w.key(t.Granted.Key); r != nil && r.now.Lease != nil && r.now.Lease.Fence == t.Granted.Fence && r.now.Lease.End == Unclaimed {
+		return nil
+	}
+	return t
+}
+
 // replay answers a request that was granted before.
-func (w *work) replay(t *ticketRow, op Take) Result {
-	row := w.keys[t.Granted.Key]
+func (w *work) replay(t *ticketRow) Result {
+	row := w.key(t.Granted.Key)
 	if row == nil || row.now.Lease == nil {
 		return Result{Err: ended(t.Granted, Removed)}
 	}
-	k := row.now.Settle(w.begin.Now)
+	k := row.now
 	if k.Lease.Fence != t.Granted.Fence {
 		return Result{Err: k.lost(t.Granted, w.begin.Now)}
 	}
@@ -96,115 +106,41 @@ func (w *work) replay(t *ticketRow, op Take) Result {
 	if k.Lease.Unclaimed {
 		k = k.clone()
 		k.Lease.Unclaimed, k.Lease.Expires = false, w.begin.Now.Add(k.Lease.TTL)
-		row.set(k)
+		w.set(row, k)
 	}
 	return Result{Key: &k, Lease: k.Lease, Replayed: true}
 }
 
 // choose returns the key for the request, nil for none.
 func (w *work) choose(p Pool, op Take, t *ticketRow) *keyRow {
-	aside := map[string]bool{}
-	mine := w.find(p, op, aside)
-	if mine == nil {
-		return nil
-	}
-	q := w.queues[p.Name]
-	for i := 0; ; i++ {
-		if i == len(q.tickets) {
-			if !q.more {
-				return mine
-			}
-			if w.load(Want{Queues: []QueueWant{{p.Name, q.limit * 4}}}) != nil {
-				return nil
-			}
-			if i >= len(q.tickets) {
-				return mine
-			}
+	s := &search{aside: map[string]bool{}, cursors: map[string]*cursor{}}
+	question := question(op.Target, op.Where)
+	mine := w.find(p, op, question, s, all)
+	var at walk
+	for mine != nil && w.broken == nil {
+		other := w.waiter(p.Name, &at)
+		if other == nil || t != nil && other.Seq >= t.Seq {
+			break
 		}
-		other := q.tickets[i]
-		if t != nil && other.Seq >= t.Seq {
-			return mine
-		}
-		if other.dropped || other.ID == op.Ticket || !other.Live(w.begin.Now) {
+		if other.ID == op.Ticket || p.Hooks.Any() && !other.RunsHooks {
 			continue
 		}
-		r := w.find(p, other.take(), aside)
-		if w.broken != nil {
-			return nil
+		r := w.find(p, other.take(), other.question(), s, enough)
+		if r == nil && w.wants(p, other.take(), mine) {
+			r = mine // it has none among those that were looked at, but this one
 		}
 		if r == nil {
 			continue
 		}
-		aside[r.now.Name] = true
+		s.aside[r.now.Name] = true
 		if r == mine {
-			if mine = w.find(p, op, aside); mine == nil {
-				return nil
-			}
+			mine = w.find(p, op, question, s, all)
 		}
 	}
-}
-
-// find returns the first candidate that the take can use and that is not set
-// aside, nil for none.
-func (w *work) find(p Pool, op Take, aside map[string]bool) *keyRow {
-	id := CandidateWant{Pool: p.Name, Target: op.Target}
-	usable := func(name string) *keyRow {
-		r := w.keys[name]
-		if r == nil || r.dropped || aside[name] || !r.now.Eligible(p, op, w.begin.Now) || w.resting(&r.now, op.Target) {
-			return nil
-		}
-		return r
+	if w.broken != nil {
+		return nil
 	}
-	for {
-		s := w.streams[id]
-		if s == nil {
-			if w.load(Want{Candidates: []CandidateWant{{p.Name, op.Target, spare}}}) != nil {
-				return nil
-			}
-			s = w.streams[id]
-		}
-		// What this transaction gave away is skipped for good.
-		for s.at < len(s.names) {
-			if r := w.keys[s.names[s.at]]; r != nil && !r.dropped && !r.now.Held(w.begin.Now) {
-				break
-			}
-			s.at++
-		}
-		for _, name := range s.names[s.at:] {
-			if r := usable(name); r != nil {
-				return r
-			}
-		}
-		if !s.more {
-			break
-		}
-		if w.load(Want{Candidates: []CandidateWant{{p.Name, op.Target, max(s.limit, spare) * 4}}}) != nil {
-			return nil
-		}
-	}
-	// What became free in this transaction was used last, and comes last.
-	var best *keyRow
-	for _, name := range w.loose[p.Name] {
-		if r := usable(name); r != nil && (best == nil || Less(&r.now, &best.now)) && !w.restsInStore(r, op.Target) {
-			best = r
-		}
-	}
-	return best
-}
-
-// restsInStore asks for the cooldowns of a key that did not come as a candidate
-// for the target.
-func (w *work) restsInStore(r *keyRow, target string) bool {
-	if target == "" {
-		return false
-	}
-	for _, id := range restsBy(&r.now, target) {
-		c, ok := w.cooldown(id)
-		if !ok || w.begin.Now.Before(c.Until) {
-			return true
-		}
-	}
-	return false
+	return mine
 }
 
 func (w *work) grant(row *keyRow, p Pool, op Take, t *ticketRow) Result {
@@ -215,22 +151,15 @@ func (w *work) grant(row *keyRow, p Pool, op Take, t *ticketRow) Result {
 	switch {
 	case op.Keep:
 		if t == nil {
-			t = &ticketRow{Ticket: op.ticket()}
-			t.Since = w.begin.Now
-			w.tickets[op.Ticket] = t
+			t = w.admit(op)
 		}
-		t.Granted, t.Kept, t.touched = res.Key.ID(), w.begin.Now.Add(ReplayFor), true
+		t.Granted, t.Kept = res.Key.ID(), w.begin.Now.Add(ReplayFor)
+		w.touch(t)
 	case t != nil:
 		t.dropped = true
+		w.touch(t)
 	}
 	return res
-}
-
-func (t Take) ticket() Ticket {
-	return Ticket{
-		ID: t.Ticket, Digest: t.Digest, Pool: t.Pool, Target: t.Target, Account: t.Account, Holder: t.Holder,
-		Where: t.Where, RunsHooks: t.RunsHooks,
-	}
 }
 
 // wait tells a request that there is no key now, and queues it when asked to.
@@ -239,140 +168,96 @@ func (w *work) wait(p Pool, op Take, t *ticketRow) Result {
 	if !ok {
 		return Result{}
 	}
-	seq := w.begin.Counter + 1
+	seq := int64(last)
 	if t != nil {
 		seq = t.Seq
 	}
-	ahead, ok := w.ahead(p.Name, seq)
-	if !ok {
+	if busy.Ahead, ok = w.ahead(p.Name, seq); !ok {
 		return Result{}
 	}
-	busy.Ahead = ahead
 	if !op.Wait {
 		if t != nil && t.Live(w.begin.Now) {
-			t.LiveUntil, t.touched = w.begin.Now, true
+			t.LiveUntil = w.begin.Now
+			w.touch(t)
 		}
 		return Result{Busy: busy}
 	}
 	if t == nil {
-		if ahead >= MaxQueue {
+		if busy.Ahead >= MaxQueue {
 			return Result{Err: fault.WithCode(fault.Errorf(fault.Quota,
-				"%d requests wait for pool %s already: come back later", ahead, p.Name), "queue_full")}
+				"%d requests wait for pool %s already: come back later", busy.Ahead, p.Name), "queue_full")}
 		}
-		t = &ticketRow{Ticket: op.ticket()}
-		t.Seq, t.Since = w.next(), w.begin.Now
-		w.tickets[op.Ticket] = t
+		t = w.admit(op)
+		t.Seq = w.next()
 	}
 	t.LiveUntil, t.PlaceUntil = w.begin.Now.Add(LiveFor), w.begin.Now.Add(PlaceFor)
-	t.touched = true
-	w.queues[p.Name].join(t)
-	busy.Position = ahead + 1
+	w.touch(t)
+	w.join(t)
+	busy.Position, busy.Seq = busy.Ahead+1, t.Seq
 	return Result{Busy: busy}
 }
 
 // busy says when to come back.
 func (w *work) busy(p Pool, op Take) (*Busy, bool) {
 	id := NextWant{p.Name, op.Target}
-	if w.next_[id] == nil {
-		if w.load(Want{Next: []NextWant{id}}) != nil {
-			return nil, false
+	if w.nexts[id] == nil && !w.loadNext(id) {
+		return nil, false
+	}
+	found := w.nexts[id]
+	b := &Busy{}
+	soon := func(k Key) bool {
+		at := k.FreeAt()
+		return k.in(p.Name) && at.After(w.begin.Now) && at.Before(never)
+	}
+	due := func(at time.Time) {
+		if at.After(w.begin.Now) && (b.Due.IsZero() || at.Before(b.Due)) {
+			b.Due = at
 		}
 	}
-	found := w.next_[id]
-	b := &Busy{}
 	for i := range found.Keys {
 		k := found.Keys[i]
-		if r := w.keys[k.Name]; r != nil { // as this transaction leaves it
-			k = r.now
+		if r := w.keys[k.Name]; r != nil && r.touched {
+			continue // below
 		}
-		if at := k.FreeAt(); at.After(w.begin.Now) && at.Before(never) {
-			b.Next = append(b.Next, k)
-		}
+		b.Next = append(b.Next, k)
 	}
-	// What this transaction took comes free too.
-	for _, r := range w.keys {
-		if r == nil || !r.touched || r.dropped || !r.now.in(p.Name) {
-			continue
-		}
-		at := r.now.FreeAt()
-		if at.After(w.begin.Now) && at.Before(never) && !slices.ContainsFunc(b.Next, func(k Key) bool { return k.Name == r.now.Name }) {
+	for _, r := range w.written { // what this transaction took comes free too
+		if !r.dropped && soon(r.now) {
 			b.Next = append(b.Next, r.now)
 		}
 	}
 	slices.SortFunc(b.Next, func(a, b Key) int {
-		if c := a.FreeAt().Compare(b.FreeAt()); c != 0 {
-			return c
-		}
-		return cmp.Compare(a.Name, b.Name)
+		return cmp.Or(a.FreeAt().Compare(b.FreeAt()), cmp.Compare(a.Name, b.Name))
 	})
 	b.Next = b.Next[:min(len(b.Next), MaxNext)]
 	if len(b.Next) > 0 {
-		b.Due = b.Next[0].FreeAt()
+		due(b.Next[0].FreeAt())
 	}
-	if op.Target != "" && found.Rested.After(w.begin.Now) && (b.Due.IsZero() || found.Rested.Before(b.Due)) {
-		b.Due = found.Rested
+	// To come back too early costs a look, too late costs the key: so for what is
+	// only known in part the earliest time counts.
+	if n := len(found.Keys); n == MaxNext {
+		due(found.Keys[n-1].FreeAt()) // the next one is not known
+	}
+	due(found.Rested)
+	for id := range w.rested {
+		if id.Target == op.Target {
+			due(w.cooldowns[id].Until)
+		}
+	}
+	for _, name := range w.names(p, op.Target) {
+		due(w.keys[name].now.barredUntil())
 	}
 	return b, true
 }
 
-// ahead counts the live waiters of a pool before a place.
-func (w *work) ahead(pool string, seq int64) (int, bool) {
-	n := 0
-	q := w.queues[pool]
-	if q != nil && !q.more {
-		for _, t := range q.tickets {
-			if t.Seq < seq && !t.dropped && t.Live(w.begin.Now) {
-				n++
-			}
-		}
-		return n, true
-	}
-	f, err := w.tx.Load(w.ctx, Want{Ahead: []AheadWant{{pool, seq}}})
-	if err != nil {
-		w.broken = err
-		return 0, false
-	}
-	n = f.Ahead[0]
-	for _, t := range w.tickets { // what this transaction queued
-		if t != nil && t.touched && t.Pool == pool && t.Since.Equal(w.begin.Now) && t.Seq < seq && t.Live(w.begin.Now) {
-			n++
+// loadNext asks what comes free next, for all the takes of the transaction in
+// the pool at once.
+func (w *work) loadNext(first NextWant) bool {
+	wants := []NextWant{first}
+	for _, op := range w.takes {
+		if n := (NextWant{op.Pool, op.Target}); op.Pool == first.Pool && w.nexts[n] == nil && !slices.Contains(wants, n) && len(wants) < 64 {
+			wants = append(wants, n)
 		}
 	}
-	return n, true
-}
-
-func (w *work) live(op Live) Result {
-	for _, id := range op.Tickets {
-		if t := w.tickets[id]; t != nil && !t.dropped && t.Waiting() {
-			t.LiveUntil, t.PlaceUntil = w.begin.Now.Add(LiveFor), w.begin.Now.Add(PlaceFor)
-			t.touched = true
-		}
-	}
-	return Result{}
-}
-
-func (w *work) leave(op Leave) Result {
-	t := w.tickets[op.Ticket]
-	if t == nil || t.dropped || !t.Waiting() {
-		return Result{}
-	}
-	if op.Forget {
-		t.dropped = true
-	} else {
-		t.LiveUntil, t.PlaceUntil, t.touched = w.begin.Now, w.begin.Now.Add(PlaceFor), true
-	}
-	// Whoever stands behind it may have what was set aside for it.
-	w.freed[t.Pool] = true
-	return Result{}
-}
-
-func (w *work) revive() Result {
-	for i := range w.lost {
-		t := w.ticket(w.lost[i])
-		if t.dropped || !t.Waiting() || t.PlaceUntil.After(w.begin.Now) || t.PlaceUntil.Before(w.lastPlace.Add(-PlaceFor)) {
-			continue
-		}
-		t.PlaceUntil, t.touched = w.begin.Now.Add(PlaceFor), true
-	}
-	return Result{}
+	return w.load(Want{Next: wants}) == nil
 }

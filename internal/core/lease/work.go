@@ -18,24 +18,31 @@ type work struct {
 	pools     map[string]*Pool // nil for one that does not exist
 	newPools  map[string]bool
 	dropPools []string
-	keys      map[string]*keyRow
+	keys      map[string]*keyRow // nil for one that does not exist
+	written   []*keyRow          // those that were touched
 	tickets   map[string]*ticketRow
+	stirred   []*ticketRow // those that were touched
+	takes     []Take       // all of the transaction
 	queues    map[string]*queue
+	aheads    map[AheadWant]int
 	streams   map[CandidateWant]*stream // Limit 0 in the map's keys
-	next_     map[NextWant]*NextFound
-	counts    map[string]*MembersFound
+	none      map[string]int            // see find
+	nexts     map[NextWant]*NextFound
+	counts    map[string]*MembersFound // at the transaction's begin
 	cooldowns map[CooldownID]*Cooldown // as far as known; nil for none
 	rested    map[CooldownID]bool      // those to write
 	lifted    []CooldownID
-	changes   map[string]*Change // by pool; nil for none
-	changed   map[string]bool
+	changes   map[string]*Change // the latest by pool; nil for none
+	changed   map[string]*Change // those to write by id
 	due       []string
 	nextDue   time.Time
 	lost      []Ticket
 	lastPlace time.Time
 
-	// loose are keys that became free in this transaction, by pool.
-	loose  map[string][]string
+	// loose are keys that may have become free in this transaction, by pool:
+	// what the store knows of their order is not true any more.
+	loose  map[string]map[string]*keyRow
+	frees  int // counts what may have made a key free
 	freed  map[string]bool
 	events []Event
 	forget int
@@ -48,63 +55,34 @@ type keyRow struct {
 	fresh    bool // there is no row yet
 	touched  bool
 	dropped  bool
+	// untold is set while nothing was told of the end that the lease's time
+	// brought.
+	untold bool
 }
 
-func (r *keyRow) set(k Key) { r.now, r.touched = k, true }
-
+// ticketRow is a ticket as it was read and as it is now.
 type ticketRow struct {
+	was    Ticket
+	stored bool // there is one
 	Ticket
 	touched, dropped bool
+	class            string // see [ticketRow.question]
 }
 
-// queue is the live waiters of a pool in order, as far as they are known.
-type queue struct {
-	tickets []*ticketRow
-	limit   int
-	// more is set while the store has others behind those that were loaded.
-	more bool
-	// mine wait since this transaction: new ones, and such that came back.
-	mine []*ticketRow
-}
+func (t *ticketRow) live(now time.Time) bool { return !t.dropped && t.Live(now) }
 
-// join puts a ticket that waits since this transaction in its place.
-func (q *queue) join(t *ticketRow) {
-	if !slices.Contains(q.mine, t) {
-		q.mine = append(q.mine, t)
-	}
-	q.merge()
-}
+// moved reports whether it has another place than the one that the store knows.
+func (t *ticketRow) moved() bool { return !t.stored || t.Seq != t.was.Seq }
 
-// merge sorts in what waits since this transaction, as far as the store's part
-// is known: a place behind that comes when more was loaded.
-func (q *queue) merge() {
-	last := int64(-1)
-	if n := len(q.tickets); q.more && n > 0 {
-		last = q.tickets[n-1].Seq
-	}
-	for _, t := range q.mine {
-		if (last < 0 || t.Seq < last) && !slices.Contains(q.tickets, t) {
-			q.tickets = append(q.tickets, t)
-		}
-	}
-	slices.SortStableFunc(q.tickets, func(a, b *ticketRow) int { return cmp.Compare(a.Seq, b.Seq) })
-}
-
-// stream is the candidates of a pool for a target, as far as they were loaded.
-type stream struct {
-	names []string
-	limit int
-	more  bool
-	at    int // names before it are used up for everybody
-}
-
+// newWork is a transaction that knows nothing yet.
 func newWork(ctx context.Context, tx Tx, begin Begin) *work {
 	return &work{
 		ctx: ctx, tx: tx, begin: begin,
 		pools: map[string]*Pool{}, newPools: map[string]bool{}, keys: map[string]*keyRow{}, tickets: map[string]*ticketRow{},
-		queues: map[string]*queue{}, streams: map[CandidateWant]*stream{}, next_: map[NextWant]*NextFound{},
-		counts: map[string]*MembersFound{}, cooldowns: map[CooldownID]*Cooldown{}, rested: map[CooldownID]bool{},
-		changes: map[string]*Change{}, changed: map[string]bool{}, loose: map[string][]string{}, freed: map[string]bool{},
+		queues: map[string]*queue{}, aheads: map[AheadWant]int{}, streams: map[CandidateWant]*stream{}, none: map[string]int{},
+		nexts: map[NextWant]*NextFound{}, counts: map[string]*MembersFound{}, cooldowns: map[CooldownID]*Cooldown{},
+		rested: map[CooldownID]bool{}, changes: map[string]*Change{}, changed: map[string]*Change{},
+		loose: map[string]map[string]*keyRow{}, freed: map[string]bool{},
 	}
 }
 
@@ -113,6 +91,31 @@ func (w *work) next() int64 {
 	w.begin.Counter++
 	w.dirty = true
 	return w.begin.Counter
+}
+
+// set changes a row.
+func (w *work) set(r *keyRow, k Key) {
+	r.now = k
+	if !r.touched {
+		r.touched = true
+		w.written = append(w.written, r)
+	}
+}
+
+// touch notes that a ticket changed.
+func (w *work) touch(t *ticketRow) {
+	if !t.touched {
+		t.touched = true
+		w.stirred = append(w.stirred, t)
+	}
+}
+
+// key returns the row of a name, nil when there is none (any more).
+func (w *work) key(name string) *keyRow {
+	if r := w.keys[name]; r != nil && !r.dropped {
+		return r
+	}
+	return nil
 }
 
 // load asks for what is not known yet. What this transaction changed is never
@@ -134,31 +137,36 @@ func (w *work) load(want Want) error {
 		w.broken = err
 		return err
 	}
-	for _, n := range want.Pools {
-		w.pools[n] = nil
-	}
-	for i := range f.Pools {
-		if p := f.Pools[i]; w.pools[p.Name] == nil && !w.newPools[p.Name] {
+	for i := range f.Pools { // also the pools of leases, which were not asked for
+		if p := f.Pools[i]; !has(w.pools, p.Name) {
 			w.pools[p.Name] = &p
 		}
 	}
-	for _, n := range want.Keys {
-		if _, ok := w.keys[n]; !ok {
-			w.keys[n] = nil
+	for _, n := range want.Pools {
+		if !has(w.pools, n) {
+			w.pools[n] = nil
 		}
 	}
 	w.add(f.Keys)
+	for _, n := range want.Keys {
+		if !has(w.keys, n) {
+			w.keys[n] = nil
+		}
+	}
 	for i := range f.Tickets {
 		w.ticket(f.Tickets[i])
 	}
 	for i, q := range want.Queues {
 		w.addQueue(q, f.Queues[i])
 	}
+	for i, a := range want.Ahead {
+		w.aheads[a] = f.Ahead[i]
+	}
 	for i, c := range want.Candidates {
 		w.addStream(c, f.Candidates[i])
 	}
 	for i, n := range want.Next {
-		w.next_[n] = &f.Next[i]
+		w.nexts[n] = &f.Next[i]
 	}
 	for i, n := range want.Members {
 		w.counts[n] = &f.Members[i]
@@ -188,11 +196,21 @@ func (w *work) load(want Want) error {
 	return nil
 }
 
+func has[V any](m map[string]V, name string) bool { _, ok := m[name]; return ok }
+
+// add takes rows over as they are at the transaction's time: rules, order and
+// answers never see a lease that is over as one that runs.
 func (w *work) add(keys []Key) {
 	for i := range keys {
-		if w.keys[keys[i].Name] == nil {
-			w.keys[keys[i].Name] = &keyRow{was: keys[i], now: keys[i]}
+		k := keys[i]
+		if w.keys[k.Name] != nil {
+			continue
 		}
+		r := &keyRow{was: k, now: k.Settle(w.begin.Now)}
+		if k.Lease != nil {
+			r.untold = k.Lease.End != r.now.Lease.End
+		}
+		w.keys[k.Name] = r
 	}
 }
 
@@ -200,60 +218,33 @@ func (w *work) ticket(t Ticket) *ticketRow {
 	if r := w.tickets[t.ID]; r != nil {
 		return r
 	}
-	r := &ticketRow{Ticket: t}
+	r := &ticketRow{was: t, stored: true, Ticket: t}
 	w.tickets[t.ID] = r
 	return r
 }
 
-func (w *work) addQueue(q QueueWant, found []Ticket) {
-	have := w.queues[q.Pool]
-	if have == nil {
-		have = &queue{}
-		w.queues[q.Pool] = have
-	}
-	have.tickets = have.tickets[:0]
-	for i := range found {
-		// One whose place is another by now is among mine, or left.
-		if t := w.ticket(found[i]); t.Seq == found[i].Seq {
-			have.tickets = append(have.tickets, t)
-		}
-	}
-	have.limit, have.more = q.Limit, len(found) >= q.Limit
-	have.merge()
-}
-
-func (w *work) addStream(c CandidateWant, found CandidatesFound) {
-	w.add(found.Keys)
-	slices.SortFunc(found.Keys, func(a, b Key) int {
-		if Less(&a, &b) {
-			return -1
-		}
-		return 1
-	})
-	id := CandidateWant{Pool: c.Pool, Target: c.Target}
-	s := w.streams[id]
-	if s == nil {
-		s = &stream{}
-		w.streams[id] = s
-	}
-	s.names, s.at = s.names[:0], 0
-	for i := range found.Keys {
-		s.names = append(s.names, found.Keys[i].Name)
-	}
-	s.limit, s.more = c.Limit, found.More
-}
-
 // cooldown returns one, the zero value of its id when there is none.
 func (w *work) cooldown(id CooldownID) (Cooldown, bool) {
-	if _, known := w.cooldowns[id]; !known && !w.liftedID(id) {
-		if w.load(Want{Cooldowns: []CooldownID{id}}) != nil {
-			return Cooldown{}, false
-		}
+	if !w.know([]CooldownID{id}) {
+		return Cooldown{}, false
 	}
 	if c := w.cooldowns[id]; c != nil {
 		return *c, true
 	}
 	return Cooldown{CooldownID: id}, true
+}
+
+// know loads cooldowns that are not known yet. What was lifted is known to be
+// none.
+func (w *work) know(ids []CooldownID) bool {
+	var want []CooldownID
+	for _, id := range ids {
+		if _, known := w.cooldowns[id]; !known && !w.liftedID(id) {
+			want = append(want, id)
+			w.cooldowns[id] = nil // asked for once
+		}
+	}
+	return len(want) == 0 || w.load(Want{Cooldowns: want}) == nil
 }
 
 func (w *work) liftedID(id CooldownID) bool {
@@ -262,50 +253,61 @@ func (w *work) liftedID(id CooldownID) bool {
 	})
 }
 
-func (w *work) members(pool string) (*MembersFound, bool) {
-	if m := w.counts[pool]; m != nil {
-		return m, true
+// members are the names of a pool's keys, in no order, and how many a rule
+// disabled, as this transaction leaves them.
+func (w *work) members(pool string) (names []string, autoDisabled int, ok bool) {
+	if w.counts[pool] == nil && w.load(Want{Members: []string{pool}}) != nil {
+		return nil, 0, false
 	}
-	if w.load(Want{Members: []string{pool}}) != nil {
-		return nil, false
+	m := w.counts[pool]
+	auto := func(k *Key) bool { return k.Disabled != nil && k.Disabled.Auto }
+	autoDisabled = m.AutoDisabled
+	other := map[string]bool{} // is not what it was at the begin
+	for _, r := range w.written {
+		was, now := !r.fresh && r.was.in(pool), !r.dropped && r.now.in(pool)
+		if was && auto(&r.was) {
+			autoDisabled--
+		}
+		if now && auto(&r.now) {
+			autoDisabled++
+		}
+		if was != now {
+			other[r.now.Name] = true
+		}
+		if now && !was {
+			names = append(names, r.now.Name)
+		}
 	}
-	return w.counts[pool], true
+	for _, n := range m.Names {
+		if !other[n] {
+			names = append(names, n)
+		}
+	}
+	return names, autoDisabled, true
 }
 
 // save hands over what changed.
 func (w *work) save() error {
 	c := Changes{Begin: w.begin, DropPools: w.dropPools, LiftCooldowns: w.lifted, Events: w.events, Forget: w.forget}
 	for _, name := range slices.Sorted(maps.Keys(w.newPools)) {
-		if p := w.pools[name]; p != nil {
-			c.Pools = append(c.Pools, *p)
-		}
+		c.Pools = append(c.Pools, *w.pools[name])
 	}
-	for _, name := range slices.Sorted(maps.Keys(w.keys)) {
-		r := w.keys[name]
+	slices.SortFunc(w.written, func(a, b *keyRow) int { return cmp.Compare(a.now.Name, b.now.Name) })
+	for _, r := range w.written {
 		switch {
-		case r == nil || !r.touched:
 		case r.dropped && r.fresh:
 		case r.dropped:
 			c.DropKeys = append(c.DropKeys, r.was)
 		case r.fresh || !r.now.Equal(&r.was):
-			k := KeyWrite{Key: r.now, Relist: r.fresh, Facts: r.fresh}
-			k.Version = r.was.Version
-			if !slices.Equal(r.now.Pools, r.was.Pools) || !slices.Equal(r.now.Leaving, r.was.Leaving) {
-				k.Relist = true
-			}
-			if r.now.Managed != r.was.Managed || r.now.UID != r.was.UID || r.now.ExitIP != r.was.ExitIP ||
-				r.now.Unfit != r.was.Unfit || !maps.Equal(r.now.Attributes, r.was.Attributes) {
-				k.Facts = true
-			}
-			c.Keys = append(c.Keys, k)
+			c.Keys = append(c.Keys, r.write())
 		}
 	}
-	for _, id := range slices.Sorted(maps.Keys(w.tickets)) {
-		switch t := w.tickets[id]; {
-		case t == nil || !t.touched && !t.dropped:
-		case t.dropped:
-			c.DropTickets = append(c.DropTickets, id)
-		default:
+	slices.SortFunc(w.stirred, func(a, b *ticketRow) int { return cmp.Compare(a.ID, b.ID) })
+	for _, t := range w.stirred {
+		switch {
+		case t.dropped && t.stored:
+			c.DropTickets = append(c.DropTickets, t.ID)
+		case !t.dropped:
 			c.Tickets = append(c.Tickets, t.Ticket)
 		}
 	}
@@ -313,11 +315,17 @@ func (w *work) save() error {
 		c.Cooldowns = append(c.Cooldowns, *w.cooldowns[id])
 	}
 	slices.SortFunc(c.Cooldowns, func(a, b Cooldown) int {
-		return cmp.Compare(string(a.Scope)+"\x00"+a.ID+"\x00"+a.Target, string(b.Scope)+"\x00"+b.ID+"\x00"+b.Target)
+		return cmp.Or(cmp.Compare(a.Scope, b.Scope), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Target, b.Target))
 	})
-	for _, pool := range slices.Sorted(maps.Keys(w.changed)) {
-		if ch := w.changes[pool]; ch != nil {
-			c.Changes = append(c.Changes, *ch)
+	for _, id := range slices.Sorted(maps.Keys(w.changed)) {
+		c.Changes = append(c.Changes, *w.changed[id])
+	}
+	for p, rows := range w.loose {
+		for _, r := range rows { // unless somebody took it since
+			if !r.dropped && r.now.in(p) && !r.now.FreeAt().After(w.begin.Now) {
+				w.freed[p] = true
+				break
+			}
 		}
 	}
 	c.Freed = slices.Sorted(maps.Keys(w.freed))
@@ -327,4 +335,14 @@ func (w *work) save() error {
 		return nil
 	}
 	return w.tx.Save(w.ctx, c)
+}
+
+// write is the row as it is to be kept.
+func (r *keyRow) write() KeyWrite {
+	k := KeyWrite{Key: r.now}
+	k.Version = r.was.Version
+	k.Relist = r.fresh || !slices.Equal(r.now.Pools, r.was.Pools) || !slices.Equal(r.now.Leaving, r.was.Leaving)
+	k.Facts = r.fresh || r.now.Managed != r.was.Managed || r.now.UID != r.was.UID || r.now.ExitIP != r.was.ExitIP ||
+		r.now.Unfit != r.was.Unfit || !maps.Equal(r.now.Attributes, r.was.Attributes)
+	return k
 }

@@ -1,0 +1,31 @@
+package leasetest_test
+
+import (
+	"context"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"fleetdesk/internal/core/lease"
+	"fleetdesk/internal/core/lease/leasetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// harness is one Memory behind several handles.
+func harness(*testing.T) leasetest.Harness {
+	m := leasetest.NewMemory(leasetest.Options{})
+	return leasetest.Harness{
+		Stores: []lease.Store{m, m, m}, Advance: m.Advance,
+		OpenAction: func(_ context.Context, name, action, change, by string) error {
+			m.OpenAction(name, action, change, by)
+			return nil
+		},
+		CloseAction: func(_ context.Context, name, action string) error {
+			m.CloseAction(name, action)
+			return nil
+		},
+	}
+}
+
+func TestMemory(t *testing.T) { leasetest.RunStore(t, harness) }
