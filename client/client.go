@@ -58,16 +58,19 @@ type Options struct {
 	// HTTPClient makes the requests; its transport and timeout are used, its
 	// redirect policy and cookies are not. Nil for one with a timeout of 30 s.
 	HTTPClient *http.Client
-	// Retries is how often a read that failed for now (no connection, or
-	// status 502, 503, 504) is tried again: 2 when zero, none when negative.
+	// Retries is how often a read, or a change that may as well be made twice,
+	// is tried again when it failed for now (no connection, or status 502, 503,
+	// 504): 2 when zero, none when negative.
 	Retries int
 }
 
-// Client reads the desk. It is safe for concurrent use.
+// Client speaks to the desk. It is safe for concurrent use.
 type Client struct {
 	base    *url.URL
 	http    *http.Client
 	retries int
+	// clock is the clock of leases; tests have one of their own.
+	clock func() time.Duration
 	// authorize holds the token in a closure, where no printing reaches it.
 	authorize func(*http.Request)
 }
@@ -96,7 +99,7 @@ func New(opts Options) (*Client, error) {
 		hc.Transport, hc.Timeout = opts.HTTPClient.Transport, opts.HTTPClient.Timeout
 	}
 	hc.CheckRedirect = sameOrigin
-	c := &Client{base: base, http: hc, retries: opts.Retries}
+	c := &Client{base: base, http: hc, retries: opts.Retries, clock: newClock()}
 	switch {
 	case c.retries == 0:
 		c.retries = 2
@@ -147,42 +150,10 @@ func (c *Client) Proxy(ctx context.Context, namespace, name string) (Proxy, erro
 
 // get reads /api/v1/<parts…> into out, with retries.
 func (c *Client) get(ctx context.Context, op string, q url.Values, out any, parts ...string) error {
-	for _, p := range parts {
-		if p == "" || p == "." || p == ".." {
-			return &Error{Class: Invalid, op: op, Title: "a name is missing or is a dot path"}
-		}
-	}
-	escaped := make([]string, len(parts))
-	for i, p := range parts {
-		escaped[i] = url.PathEscape(p)
-	}
-	u := c.base.JoinPath("api", "v1").JoinPath(escaped...)
-	u.RawQuery = q.Encode()
-	for attempt := 0; ; attempt++ {
-		err := c.once(ctx, op, u.String(), out)
-		if err == nil {
-			return nil
-		}
-		pause, again := retryPause(err, attempt)
-		if !again || attempt >= c.retries || ctx.Err() != nil {
-			return err
-		}
-		// A pause beyond the caller's deadline would only turn the server's
-		// answer into a less telling one.
-		if end, ok := ctx.Deadline(); ok && time.Until(end) <= pause {
-			return err
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return err
-		}
-	}
+	return c.do(ctx, call{op: op, method: http.MethodGet, parts: parts, query: q, out: out, repeatable: true})
 }
 
-// retryPause says whether a failed read may be tried again, and after what.
+// retryPause says whether a failed call may be tried again, and after what.
 func retryPause(err *Error, attempt int) (time.Duration, bool) {
 	switch err.Status {
 	case 0:
@@ -200,40 +171,6 @@ func retryPause(err *Error, attempt int) (time.Duration, bool) {
 	// Half of the pause is drawn, so that many clients do not return together.
 	pause -= rand.N(pause/2 + 1)
 	return max(pause, err.RetryAfter), true
-}
-
-func (c *Client) once(ctx context.Context, op, target string, out any) *Error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
-	if err != nil {
-		return &Error{Class: Invalid, op: op, cause: err}
-	}
-	req.Header.Set("Accept", "application/json")
-	c.authorize(req)
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return noAnswer(op, err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
-	if err != nil {
-		return noAnswer(op, err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return answered(op, resp, body)
-	}
-	if len(body) > maxBody {
-		return &Error{
-			Class: Invalid, Status: resp.StatusCode, op: op,
-			cause: fmt.Errorf("the answer is larger than %d bytes: ask for a smaller page", maxBody),
-		}
-	}
-	if err := json.Unmarshal(body, out); err != nil {
-		return &Error{
-			Class: Permanent, Status: resp.StatusCode, op: op,
-			cause: fmt.Errorf("the answer is not the desk's: check BaseURL: %w", err),
-		}
-	}
-	return nil
 }
 
 // noAnswer classes the error of a request that got none. The cause is kept
@@ -271,6 +208,7 @@ func answered(op string, resp *http.Response, body []byte) *Error {
 	if mt, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); mt == "application/problem+json" &&
 		json.Unmarshal(body, &p) == nil {
 		e.Detail, e.Fields = p.Detail, p.Errors
+		e.Holders, e.Position, e.UntilFree = p.Holders, p.Position, p.SecondsUntilFree.Duration()
 		if p.Title != "" {
 			e.Title = p.Title
 		}

@@ -2,6 +2,7 @@ package client
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 )
@@ -42,6 +43,13 @@ type Problem struct {
 	RequestID string `json:"requestId,omitempty" doc:"Finds the request in the server's log."`
 	// Errors names the single parts of the request that are wrong.
 	Errors []FieldError `json:"errors,omitempty" nullable:"false" doc:"The single parts of the request that are wrong."`
+	// Holders, Position and SecondsUntilFree come with the type
+	// urn:fleetdesk:problem:quota:none_free alone: who holds the keys that come
+	// free next, the soonest first; the place that is kept for 15 s when the same
+	// Idempotency-Key comes again; and when the next key is due.
+	Holders          []Holder `json:"holders,omitempty" nullable:"false" doc:"With none_free: who holds the keys that come free next, the soonest first, at most 5."`
+	Position         int      `json:"position,omitempty" doc:"With none_free: the place in line that is kept for 15 seconds when the same Idempotency-Key comes again." example:"3"`
+	SecondsUntilFree Seconds  `json:"secondsUntilFree,omitempty" doc:"With none_free: seconds until the next key comes free by time; absent when no time frees one." example:"42.5"`
 }
 
 // FieldError is one wrong part of a request.
@@ -69,6 +77,11 @@ type Error struct {
 	RequestID string
 	// Fields are the wrong parts of the request.
 	Fields []FieldError
+	// Holders, Position and UntilFree are told with the code none_free: see
+	// [Problem].
+	Holders   []Holder
+	Position  int
+	UntilFree time.Duration
 
 	op    string
 	cause error
@@ -102,6 +115,17 @@ func (e *Error) Error() string {
 func (e *Error) Is(target error) bool {
 	c, ok := target.(Class)
 	return ok && c == e.Class
+}
+
+// temporary reports whether the same call may well work in a moment.
+func (e *Error) temporary() bool {
+	switch e.Status {
+	case 0:
+		return e.Class == Unavailable || e.Class == Timeout
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	}
+	return false
 }
 
 // Unwrap is the cause where no answer came, such as context.Canceled.

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"reflect"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -17,8 +16,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"fleetdesk/client"
+	"fleetdesk/internal/core/action"
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/core/token"
+	"fleetdesk/internal/desk/service"
 	"fleetdesk/internal/platform/httpd"
 )
 
@@ -28,6 +29,11 @@ type Authenticator interface {
 	// expired or revoked is Denied; a store that does not answer is
 	// Unavailable, which is never told to a client as a wrong token.
 	Authenticate(ctx context.Context, bearer string) (token.Principal, error)
+	// Generation is asked on every request and answers at once. It differs from
+	// before once a change was made here after which an earlier answer may no
+	// longer hold. Answers of one generation are used for a second, so a
+	// revocation by another process takes that long to be felt.
+	Generation() uint64
 }
 
 // Options make the API.
@@ -37,6 +43,19 @@ type Options struct {
 	// Proxies shows proxies; nil for a desk without them: their routes do not
 	// exist then.
 	Proxies Proxies
+	// Accounts is what administrators do with accounts and tokens; nil for a
+	// desk where nobody does: the routes do not exist then.
+	Accounts Accounts
+	// Actions is the log of people's provider commands; nil for a desk without
+	// one: its routes do not exist then.
+	Actions action.Log
+	// Desk hands keys out; nil for a program that has none: the routes of pools,
+	// leases, changes and events do not exist then. It must run while the API is
+	// served.
+	Desk *service.Service
+	// Access turns a leased key into how to reach it; nil where a key's name says
+	// all there is to say.
+	Access Access
 	// Log gets what goes wrong inside; required. The log of requests is the
 	// server's (package httpd).
 	Log *slog.Logger
@@ -67,18 +86,35 @@ type Limits struct {
 	Addresses int
 	// AuthTimeout bounds the check of a token: 5 s.
 	AuthTimeout time.Duration
-	// CallTimeout bounds one read behind the API: 10 s.
+	// CallTimeout bounds one call behind the API: 10 s. The wait of a request for
+	// a key comes on top.
 	CallTimeout time.Duration
+	// Waits is how many requests may wait for a key at once: 10,000, and
+	// WaitsPerToken how many of one token: 1000.
+	Waits, WaitsPerToken int
+	// Streams is how many streams of events may be open: 256, and StreamsPerToken
+	// how many of one token: 16.
+	Streams, StreamsPerToken int
 }
 
 // server is the handler that New returns.
 type server struct {
-	opts    Options
-	mux     *http.ServeMux
-	api     huma.API
-	openapi []byte
-	gate    *gate
-	metrics *metrics
+	opts Options
+	// mux finds the handler, known knows the same routes without the one for all
+	// others: it tells which methods a path has.
+	mux, known *http.ServeMux
+	api        huma.API
+	// described has the operations whose handlers are ours: it puts them into the
+	// same document, and read reads their requests where we do not.
+	described huma.API
+	read      *http.ServeMux
+	openapi   []byte
+	gate      *gate
+	waits     *crowd
+	streams   *crowd
+	events    *tail
+	metrics   *metrics
+	buffers
 }
 
 // New returns the handler of /api/v1 and /openapi.json. Every other path is
@@ -93,18 +129,30 @@ func New(opts Options) (http.Handler, error) {
 		return nil, fault.New(fault.Invalid, "api: Options.Log is missing")
 	}
 	l := opts.Limits
-	if min(l.Burst, l.Tokens, l.FailureBurst, l.Addresses) < 0 || min(l.AuthTimeout, l.CallTimeout) < 0 {
+	if min(l.Burst, l.Tokens, l.FailureBurst, l.Addresses, l.Waits, l.WaitsPerToken, l.Streams, l.StreamsPerToken) < 0 || min(l.AuthTimeout, l.CallTimeout) < 0 {
 		return nil, fault.New(fault.Invalid, "api: a limit is negative that cannot be switched off")
 	}
 	opts.Limits = l.withDefaults()
-	s := &server{opts: opts, mux: http.NewServeMux()}
-	s.gate = newGate(opts.Auth, opts.Limits)
+	l = opts.Limits
+	s := &server{
+		opts: opts, mux: http.NewServeMux(), known: http.NewServeMux(), read: http.NewServeMux(),
+		gate:    newGate(opts.Auth, l),
+		waits:   newCrowd(l.Waits, l.WaitsPerToken, "waiting requests"),
+		streams: newCrowd(l.Streams, l.StreamsPerToken, "streams of events"),
+	}
+	if opts.Desk != nil {
+		s.events = newTail(opts.Desk.Events, opts.Desk.EventsChanged)
+	}
 	var err error
 	if s.metrics, err = newMetrics(opts.Metrics); err != nil {
 		return nil, err
 	}
-	s.api = humago.New(s.mux, s.humaConfig())
+	config := s.humaConfig()
+	s.api = humago.New(both{s}, config)
+	s.described = humago.New(s.read, config)
 	s.api.UseMiddleware(statuses)
+	s.described.UseMiddleware(statuses)
+	s.mux.HandleFunc("/", s.noRoute)
 	s.routes()
 	if s.openapi, err = s.describe(); err != nil {
 		return nil, err
@@ -121,6 +169,10 @@ func (l Limits) withDefaults() Limits {
 	setDefault(&l.Addresses, 4096)
 	setDefault(&l.AuthTimeout, 5*time.Second)
 	setDefault(&l.CallTimeout, 10*time.Second)
+	setDefault(&l.Waits, 10_000)
+	setDefault(&l.WaitsPerToken, 1000)
+	setDefault(&l.Streams, 256)
+	setDefault(&l.StreamsPerToken, 16)
 	return l
 }
 
@@ -131,64 +183,11 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// ServeHTTP finds the route first, so that the log and the metrics know it and
-// the mux's own plain-text errors never reach a client.
-func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	h, pattern := s.mux.Handler(r)
-	route := unmatched
-	if pattern != "" {
-		_, route, _ = strings.Cut(pattern, " ")
-	}
-	httpd.SetRoute(r.Context(), route)
-	rec := httpd.Record(w)
-	// A panic passes through here on its way to httpd, which answers 500.
-	begin, code := time.Now(), http.StatusInternalServerError
-	s.metrics.inFlight.Inc()
-	defer func() {
-		s.metrics.inFlight.Dec()
-		s.metrics.answered(route, r.Method, code, time.Since(begin))
-	}()
-	if pattern == "" {
-		s.noRoute(rec, r, h)
-	} else {
-		s.mux.ServeHTTP(rec, r)
-	}
-	code = rec.Status()
-}
-
-// unmatched is the route label of requests that no route answers.
-const unmatched = "unmatched"
-
-// noRoute turns the mux's 404 and 405 into problem documents. The mux's own
-// handler is the one that knows which methods the path has.
-func (s *server) noRoute(w http.ResponseWriter, r *http.Request, h http.Handler) {
-	probe := &headerOnly{header: http.Header{}}
-	h.ServeHTTP(probe, r)
-	if probe.status == http.StatusMethodNotAllowed {
-		allow := probe.header.Get("Allow")
-		w.Header().Set("Allow", allow)
-		httpd.WriteError(w, r, s.opts.Log, httpd.WithStatus(
-			fault.New(fault.Invalid, "this path has no such method; it has "+allow), http.StatusMethodNotAllowed))
-		return
-	}
-	httpd.WriteError(w, r, s.opts.Log, fault.New(fault.NotFound, "there is no such route; /openapi.json lists them all"))
-}
-
-// headerOnly keeps status and header of an answer and drops its body.
-type headerOnly struct {
-	header http.Header
-	status int
-}
-
-func (h *headerOnly) Header() http.Header         { return h.header }
-func (h *headerOnly) WriteHeader(status int)      { h.status = status }
-func (h *headerOnly) Write(b []byte) (int, error) { return len(b), nil }
-
 // humaConfig is plain JSON with strict queries; the documentation pages that
 // huma could serve load scripts from elsewhere and stay off.
 func (s *server) humaConfig() huma.Config {
 	const prefix = "#/components/schemas/"
-	format := huma.Format{Marshal: marshal, Unmarshal: json.Unmarshal}
+	format := huma.Format{Marshal: marshal, Unmarshal: unmarshal}
 	return huma.Config{
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",
@@ -229,40 +228,66 @@ type operation struct {
 	id, method, path, summary string
 	// role is the least role that may call it.
 	role token.Role
+	// status is that of success: 200 when zero, 204 without a body.
+	status int
 	// errors are status codes it can answer besides those all share.
 	errors []int
+	// replayed says that it answers 200 in place of status to a request that
+	// was answered before.
+	replayed bool
+	// stream is the media type of an answer without an end; "" for JSON.
+	stream string
 }
 
 // register adds an operation: authentication first, then the decoding of the
 // request, then handle with a deadline of its own.
 func register[I, O any](s *server, op operation, handle func(context.Context, *I) (*O, error)) {
-	problem := s.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[client.Problem](), true, "Problem")
-	responses := map[string]*huma.Response{}
-	for _, code := range append([]int{400, 401, 403, 429, 500, 503, 504}, op.errors...) {
-		responses[strconv.Itoa(code)] = &huma.Response{
-			Description: http.StatusText(code),
-			Content:     map[string]*huma.MediaType{httpd.ProblemMediaType: {Schema: problem}},
-		}
-	}
-	huma.Register(s.api, huma.Operation{
-		OperationID: op.id,
-		Method:      op.method,
-		Path:        op.path,
-		Summary:     op.summary,
-		Description: "Needs a token of role " + string(op.role) + " or higher.",
-		Security:    []map[string][]string{{"token": {}}},
-		Responses:   responses,
-		Middlewares: huma.Middlewares{s.authenticated(op.role), s.strict},
-	}, func(ctx context.Context, in *I) (*O, error) {
+	middlewares := append(s.audited(op), s.authenticated(op.role), s.strict)
+	huma.Register(s.api, s.describeOperation(op, reflect.TypeFor[I](), middlewares...), func(ctx context.Context, in *I) (*O, error) {
 		bounded, cancel := context.WithTimeout(ctx, s.opts.Limits.CallTimeout)
 		defer cancel()
+		auditOf(ctx).began()
 		out, err := handle(bounded, in)
+		auditOf(ctx).ended(err)
 		if err != nil {
 			// The request's own ctx: only its end means that the client left.
 			return nil, s.answer(ctx, err)
 		}
 		return out, nil
 	})
+}
+
+// describeOperation is the operation as huma takes it.
+func (s *server) describeOperation(op operation, input reflect.Type, middlewares ...func(huma.Context, func(huma.Context))) huma.Operation {
+	problem := s.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[client.Problem](), true, "Problem")
+	responses := map[string]*huma.Response{}
+	codes := append([]int{400, 401, 403, 429, 500, 503, 504}, op.errors...)
+	if _, body := input.FieldByName("Body"); body {
+		codes = append(codes, 408, 413, 415)
+	}
+	for _, code := range codes {
+		responses[strconv.Itoa(code)] = &huma.Response{
+			Description: http.StatusText(code),
+			Content:     map[string]*huma.MediaType{httpd.ProblemMediaType: {Schema: problem}},
+		}
+	}
+	if op.stream != "" {
+		responses["200"] = &huma.Response{
+			Description: "A stream of events; it has no end.",
+			Content:     map[string]*huma.MediaType{op.stream: {Schema: &huma.Schema{Type: huma.TypeString}}},
+		}
+	}
+	return huma.Operation{
+		OperationID:   op.id,
+		Method:        op.method,
+		Path:          op.path,
+		Summary:       op.summary,
+		Description:   "Needs a token of role " + string(op.role) + " or higher.",
+		Security:      []map[string][]string{{"token": {}}},
+		Responses:     responses,
+		DefaultStatus: op.status,
+		Middlewares:   middlewares,
+	}
 }
 
 // describe renders the OpenAPI document once: it does not change afterwards.

@@ -114,7 +114,7 @@ func TestStoreOutage(t *testing.T) {
 		d := serve(t, nil)
 		d.auth.set(func() { d.auth.down = down })
 		resp, p := d.send(t, "GET", "/api/v1/proxies", "Bearer "+viewerToken)
-		if resp.StatusCode != http.StatusServiceUnavailable || p.Type != "urn:fleetdesk:problem:unavailable" || resp.Header.Get("Retry-After") == "" {
+		if resp.StatusCode != http.StatusServiceUnavailable || p.Type != "urn:fleetdesk:problem:unavailable:store" || resp.Header.Get("Retry-After") == "" {
 			t.Errorf("%s: an outage must be 503 unavailable, never a wrong token: %d %+v", name, resp.StatusCode, p)
 		}
 		if p.Detail != "" || !strings.Contains(d.log.String(), down.Error()) {

@@ -18,6 +18,15 @@ import (
 	"fleetdesk/internal/platform/httpd"
 )
 
+// Codes of the errors that every operation may answer; what makes them up is
+// in this file.
+const (
+	codeToken = token.CodeToken // 401: no valid token
+	codeRole  = "role"          // 403: too low a role
+	codeRate  = "rate"          // 429: too many requests, or too many wrong tokens
+	codeStore = "store"         // 503: the store of tokens does not answer
+)
+
 // authenticated lets requests of at least the role through.
 func (s *server) authenticated(role token.Role) func(huma.Context, func(huma.Context)) {
 	return func(ctx huma.Context, next func(huma.Context)) {
@@ -25,51 +34,72 @@ func (s *server) authenticated(role token.Role) func(huma.Context, func(huma.Con
 		p, err := s.gate.admit(r)
 		if err == nil {
 			httpd.SetAccount(r.Context(), p.Account)
+			auditOf(ctx.Context()).by(p)
 			if !p.Role.Allows(role) {
-				err = fault.Errorf(fault.Denied, "account %s has the role %s; this needs %s", p.Account, p.Role, role)
+				err = errRole(p, role)
+				auditOf(ctx.Context()).ended(err)
 			}
 		}
 		if err != nil {
-			d := httpd.Report(r.Context(), s.opts.Log, err)
-			if d.Status == http.StatusUnauthorized {
-				w.Header().Set("WWW-Authenticate", `Bearer realm="fleetdesk"`)
-			}
-			d.Write(w)
+			s.refuse(w, r, err)
 			return
 		}
-		next(ctx)
+		next(huma.WithValue(ctx, principalKey{}, p))
 	}
+}
+
+func errRole(p token.Principal, need token.Role) error {
+	return fault.WithCode(fault.Errorf(fault.Denied, "account %s has the role %s; this needs %s", p.Account, p.Role, need), codeRole)
+}
+
+// refuse answers a request that reaches no handler.
+func (s *server) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	d := httpd.Report(r.Context(), s.opts.Log, err)
+	if d.Status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="fleetdesk"`)
+	}
+	d.Write(w)
+}
+
+type principalKey struct{}
+
+// principalOf is who sent the request that a handler's ctx belongs to.
+func principalOf(ctx context.Context) token.Principal {
+	p, _ := ctx.Value(principalKey{}).(token.Principal)
+	return p
 }
 
 // errUnauthenticated is one answer for a missing, a malformed and a wrong
 // token: which of them it was is nobody's business.
 func errUnauthenticated() error {
-	return httpd.WithStatus(fault.New(fault.Denied,
-		"a valid token is needed, in the header \"Authorization: Bearer <token>\""), http.StatusUnauthorized)
+	return httpd.WithStatus(fault.WithCode(fault.New(fault.Denied,
+		"a valid token is needed, in the header \"Authorization: Bearer <token>\""), codeToken), http.StatusUnauthorized)
+}
+
+// errRate refuses a request above a limit; l says when the next may come.
+func errRate(text string, l *rate.Limiter, now time.Time) error {
+	return httpd.WithRetryAfter(fault.WithCode(fault.New(fault.Quota, text), codeRate), untilOne(l, now))
 }
 
 // gate decides which requests reach a handler. Its memory is bounded, and it
 // keeps hashes of tokens only.
 type gate struct {
-	auth   Authenticator
 	limits Limits
+	// answers verifies tokens. What it has seen grants nothing after a second;
+	// it also lets a known client past the limit on wrong tokens, which somebody
+	// else at the same address may have used up.
+	answers *verifier
 	// tokens are the limiters by token id.
 	tokens *recent[string, *rate.Limiter]
-	// good maps the hash of a token that was valid when last seen to its id.
-	// It grants nothing: the token is verified on every request. It only lets
-	// a known client past the limit on wrong tokens, which somebody else at
-	// the same address may have used up.
-	good *recent[[sha256.Size]byte, string]
 	// failures are the limiters on wrong tokens by remote address.
 	failures *recent[netip.Prefix, *rate.Limiter]
 }
 
 func newGate(auth Authenticator, l Limits) *gate {
 	return &gate{
-		auth:     auth,
 		limits:   l,
+		answers:  newVerifier(auth, l),
 		tokens:   newRecent[string, *rate.Limiter](l.Tokens),
-		good:     newRecent[[sha256.Size]byte, string](l.Tokens),
 		failures: newRecent[netip.Prefix, *rate.Limiter](l.Addresses),
 	}
 }
@@ -81,33 +111,30 @@ func (g *gate) admit(r *http.Request) (token.Principal, error) {
 	if !ok {
 		return token.Principal{}, errUnauthenticated()
 	}
-	hash := sha256.Sum256([]byte(bearer))
-	id, known := g.good.get(hash)
+	h := sha256.Sum256([]byte(bearer))
+	last, known := g.answers.seen.get(h)
 	if known {
-		if err := g.spend(id); err != nil {
+		if err := g.spend(last.principal.TokenID); err != nil {
 			return token.Principal{}, err
 		}
 	} else if err := g.blocked(r.RemoteAddr); err != nil {
 		return token.Principal{}, err
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), g.limits.AuthTimeout)
-	defer cancel()
-	p, err := g.auth.Authenticate(ctx, bearer)
+	p, err := g.answers.verify(r.Context(), bearer, h, last, known)
 	switch fault.Of(err) {
 	case "":
 	case fault.Denied, fault.NotFound, fault.Invalid:
-		g.good.remove(hash)
+		g.answers.seen.remove(h)
 		g.failed(r.RemoteAddr)
 		return token.Principal{}, errUnauthenticated()
 	default:
 		// The store cannot tell, which must never look like a wrong token.
-		return token.Principal{}, fault.Wrap(fault.Unavailable, err)
+		return token.Principal{}, fault.WithCode(fault.Wrap(fault.Unavailable, err), codeStore)
 	}
 	if !known {
 		if err := g.spend(p.TokenID); err != nil {
 			return token.Principal{}, err
 		}
-		g.good.put(hash, p.TokenID)
 	}
 	return p, nil
 }
@@ -142,7 +169,7 @@ func (g *gate) spend(id string) error {
 	if l.AllowN(now, 1) {
 		return nil
 	}
-	return httpd.WithRetryAfter(fault.New(fault.Quota, "this token makes too many requests"), untilOne(l, now))
+	return errRate("this token makes too many requests", l, now)
 }
 
 // blocked refuses a token that nobody knows from an address that sent too many
@@ -159,7 +186,7 @@ func (g *gate) blocked(remote string) error {
 	if l.TokensAt(now) >= 1 {
 		return nil
 	}
-	return httpd.WithRetryAfter(fault.New(fault.Quota, "this address sent too many wrong tokens"), untilOne(l, now))
+	return errRate("this address sent too many wrong tokens", l, now)
 }
 
 func (g *gate) failed(remote string) {

@@ -5,12 +5,15 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"io"
 	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,6 +55,8 @@ const (
 	viewerToken = "fd_viewer_0123456789abcdef"
 	otherToken  = "fd_other_0123456789abcdef"
 	noRoleToken = "fd_norole_0123456789abcdef"
+	runnerToken = "fd_runner_0123456789abcdef"
+	secondToken = "fd_second_0123456789abcdef"
 )
 
 // accounts is an Authenticator that keeps its state in memory.
@@ -60,6 +65,8 @@ type accounts struct {
 	byText map[string]token.Principal
 	down   error
 	asked  int
+	// changes counts what set did, as the real one's generation does.
+	changes atomic.Uint64
 }
 
 func newAccounts() *accounts {
@@ -67,6 +74,8 @@ func newAccounts() *accounts {
 		viewerToken: {Account: "crawler", Role: token.Viewer, TokenID: "t1"},
 		otherToken:  {Account: "other", Role: token.Admin, TokenID: "t2"},
 		noRoleToken: {Account: "norole", Role: "", TokenID: "t3"},
+		runnerToken: {Account: "ci", Role: token.Runner, TokenID: "t4"},
+		secondToken: {Account: "nightly", Role: token.Runner, TokenID: "t5"},
 	}}
 }
 
@@ -84,7 +93,16 @@ func (a *accounts) Authenticate(_ context.Context, bearer string) (token.Princip
 	return p, nil
 }
 
+func (a *accounts) Generation() uint64 { return a.changes.Load() }
+
+// set changes accounts from here: the API is told.
 func (a *accounts) set(f func()) {
+	a.elsewhere(f)
+	a.changes.Add(1)
+}
+
+// elsewhere changes accounts as another process does: nobody is told.
+func (a *accounts) elsewhere(f func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	f()
@@ -245,9 +263,20 @@ func (r *recording) RoundTrip(req *http.Request) (*http.Response, error) {
 	_, err = body.ReadFrom(resp.Body)
 	err = errors.Join(err, resp.Body.Close())
 	resp.Body = readCloser{bytes.NewReader(body.Bytes())}
-	r.text.WriteString("> " + req.Method + " " + req.URL.RequestURI() + "\n")
+	r.text.WriteString("> " + req.Method + " " + changePath.ReplaceAllString(req.URL.RequestURI(), "/changes/RANDOM") + "\n")
 	for _, h := range []string{"Accept", "Authorization"} {
 		r.text.WriteString("> " + h + ": " + req.Header.Get(h) + "\n")
+	}
+	// These are random: that they are there is what counts.
+	for _, h := range []string{"Idempotency-Key", "Lease-Secret"} {
+		for range req.Header.Values(h) {
+			r.text.WriteString("> " + h + ": RANDOM\n")
+		}
+	}
+	if req.GetBody != nil {
+		sent, _ := req.GetBody()
+		text, _ := io.ReadAll(sent)
+		r.text.WriteString("> Content-Type: " + req.Header.Get("Content-Type") + "\n" + string(text) + "\n")
 	}
 	r.text.WriteString("< " + resp.Status + "\n")
 	id := resp.Header.Get("X-Request-Id")
@@ -259,19 +288,28 @@ func (r *recording) RoundTrip(req *http.Request) (*http.Response, error) {
 			r.text.WriteString("< " + h + ": " + v + "\n")
 		}
 	}
-	r.text.Write(body.Bytes())
+	for range resp.Header.Values("Lease-Secret") {
+		r.text.WriteString("< Lease-Secret: RANDOM\n")
+	}
+	r.text.Write(changeID.ReplaceAll(body.Bytes(), []byte(`{"id":"RANDOM"`)))
 	if id != "" {
 		r.text = *bytes.NewBuffer(bytes.ReplaceAll(r.text.Bytes(), []byte(id), []byte("REQUEST-ID")))
 	}
 	return resp, err
 }
 
+// The id of a change, as its beginner is told it and names it.
+var (
+	changeID   = regexp.MustCompile(`^\{"id":"[0-9a-f]{32}"`)
+	changePath = regexp.MustCompile(`/changes/[0-9a-f]{32}`)
+)
+
 type readCloser struct{ *bytes.Reader }
 
 func (readCloser) Close() error { return nil }
 
 func TestOpenAPIGolden(t *testing.T) {
-	d := serve(t, nil)
+	d := serve(t, whole)
 	resp, err := d.http.Get(d.url + "/openapi.json")
 	if err != nil {
 		t.Fatal(err)

@@ -3,15 +3,19 @@ package api
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"fleetdesk/client"
 	"fleetdesk/internal/core/fault"
+	"fleetdesk/internal/desk/service"
 	"fleetdesk/internal/platform/httpd"
 )
 
@@ -39,7 +43,60 @@ func (p problem) GetHeaders() http.Header {
 // answer makes a handler's error what huma writes, and logs what the client
 // does not see.
 func (s *server) answer(ctx context.Context, err error) error {
-	return problem{httpd.Report(ctx, s.opts.Log, err)}
+	return problem{httpd.Report(ctx, s.opts.Log, dressed(err))}
+}
+
+// noneFree are the extension members of the problem document of a take that got
+// nothing; client.Problem has them too.
+type noneFree struct {
+	Holders          []client.Holder `json:"holders,omitempty"`
+	Position         int             `json:"position,omitempty"`
+	SecondsUntilFree client.Seconds  `json:"secondsUntilFree,omitempty"`
+}
+
+// dressed gives an error what only HTTP tells of it. That nothing is free, and
+// that the desk is busy, is no fault of the client's rate: 503 where the class
+// alone would say 429.
+func dressed(err error) error {
+	if e, ok := errors.AsType[*service.NoneFree](err); ok {
+		members := noneFree{Position: e.Position, SecondsUntilFree: client.SecondsOf(e.RetryAfter)}
+		for _, h := range e.Holders {
+			members.Holders = append(members.Holders, client.Holder{
+				Key: h.Key, Account: h.Account, Holder: h.Holder, State: string(h.State), SecondsLeft: client.SecondsOf(max(0, h.Left)),
+			})
+		}
+		// Nobody knows when a key that no time frees is free: a minute is a guess
+		// that keeps a crowd from asking all the time.
+		after := cmp.Or(e.RetryAfter, time.Minute)
+		return httpd.WithMembers(httpd.WithRetryAfter(httpd.WithDetail(httpd.WithStatus(err, http.StatusServiceUnavailable)), after), members)
+	}
+	switch fault.CodeOf(err) {
+	case "busy":
+		return httpd.WithRetryAfter(httpd.WithDetail(httpd.WithStatus(err, http.StatusServiceUnavailable)), time.Second)
+	case "queue_full":
+		return httpd.WithRetryAfter(httpd.WithDetail(httpd.WithStatus(err, http.StatusServiceUnavailable)), 5*time.Second)
+	}
+	return err
+}
+
+// codeOfField is the code of a request in which one field alone is out of
+// bounds that the rules know too: whoever finds it first, the code is one.
+func codeOfField(fields []httpd.FieldError) string {
+	code := ""
+	for _, f := range fields {
+		var c string
+		switch f.Location {
+		case "body.ttl":
+			c = "ttl"
+		case "body.wait":
+			c = "wait"
+		}
+		if c == "" || code != "" && code != c {
+			return ""
+		}
+		code = c
+	}
+	return code
 }
 
 // problems replaces huma's error model, which may echo values of the request.
@@ -70,7 +127,11 @@ func (s *server) problems(ctx huma.Context, _ string, v any) (any, error) {
 	if status >= 500 {
 		class = fault.Permanent
 	}
-	err := httpd.WithStatus(httpd.WithFields(fault.New(class, text), fields), status)
+	err := fault.New(class, text)
+	if code := codeOfField(fields); code != "" {
+		err = fault.WithCode(err, code)
+	}
+	err = httpd.WithStatus(httpd.WithFields(err, fields), status)
 	return httpd.Report(ctx.Context(), s.opts.Log, err), nil
 }
 
@@ -98,7 +159,11 @@ func (c statusContext) Unwrap() huma.Context { return c.humaContext }
 // strict refuses queries that a decoder could read in more than one way.
 func (s *server) strict(ctx huma.Context, next func(huma.Context)) {
 	r, w := humago.Unwrap(ctx)
-	if err := checkQuery(r); err != nil {
+	err := checkQuery(r)
+	if err == nil {
+		err = checkHeader(r.Header)
+	}
+	if err != nil {
 		httpd.WriteError(w, r, s.opts.Log, err)
 		return
 	}
@@ -128,9 +193,24 @@ func checkQuery(r *http.Request) error {
 	return httpd.WithFields(fault.New(fault.Invalid, fields[0].Location+": "+fields[0].Message), fields)
 }
 
+// checkHeader wants those headers that say what is asked for once, with a value.
+func checkHeader(h http.Header) error {
+	for _, name := range []string{"Idempotency-Key", "Last-Event-Id", "Lease-Secret"} {
+		switch values := h[name]; {
+		case len(values) > 1:
+			return fieldError("header."+name, "given more than once")
+		case len(values) == 1 && values[0] == "":
+			return fieldError("header."+name, "empty: leave it out, or say what you mean")
+		}
+	}
+	return nil
+}
+
 // queryError says what is wrong with one query parameter.
-func queryError(name, message string) error {
-	location := "query." + name
+func queryError(name, message string) error { return fieldError("query."+name, message) }
+
+// fieldError says what is wrong with one part of a request.
+func fieldError(location, message string) error {
 	return httpd.WithFields(fault.New(fault.Invalid, location+": "+message),
 		[]httpd.FieldError{{Location: location, Message: message}})
 }

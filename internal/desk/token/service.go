@@ -9,6 +9,7 @@ import (
 	"crypto/subtle"
 	"fmt"
 	"io"
+	"sync/atomic"
 	"time"
 
 	"fleetdesk/internal/core/fault"
@@ -19,6 +20,9 @@ import (
 type Options struct {
 	// Store keeps accounts and tokens. Required.
 	Store core.Store
+	// Directory is the same store as administrators work with it; nil where
+	// nobody does: changing accounts and listing tokens is Unsupported then.
+	Directory core.Directory
 	// Clock tells the time; nil means time.Now.
 	Clock func() time.Time
 	// Rand is where ids and secrets come from; nil means crypto/rand. It must be
@@ -27,12 +31,15 @@ type Options struct {
 }
 
 // Service is the use cases of accounts and tokens. It keeps no copy of any
-// token, so a revocation holds from the next request on. It may be used
+// token: a revocation holds from the next [Service.Authenticate] on, and
+// [Service.Generation] tells those who keep its answers. It may be used
 // concurrently.
 type Service struct {
-	store core.Store
-	clock func() time.Time
-	rand  io.Reader
+	store      core.Store
+	directory  core.Directory
+	clock      func() time.Time
+	rand       io.Reader
+	generation atomic.Uint64
 }
 
 // New returns a service.
@@ -43,22 +50,7 @@ func New(o Options) *Service {
 	if o.Rand == nil {
 		o.Rand = rand.Reader
 	}
-	return &Service{store: o.Store, clock: o.Clock, rand: o.Rand}
-}
-
-// CreateAccount adds an account. Errors: Invalid, Conflict, and the store's.
-func (s *Service) CreateAccount(ctx context.Context, name string, role core.Role) (core.Account, error) {
-	a := core.Account{Name: name, Role: role, Created: s.now()}
-	if err := s.store.CreateAccount(ctx, a); err != nil {
-		return core.Account{}, err
-	}
-	return a, nil
-}
-
-// Revoke ends the token with that public id; again is fine. Errors: NotFound, and
-// the store's.
-func (s *Service) Revoke(ctx context.Context, id string) error {
-	return s.store.RevokeToken(ctx, id)
+	return &Service{store: o.Store, directory: o.Directory, clock: o.Clock, rand: o.Rand}
 }
 
 // idTries is how many ids are tried until one is free: more than one is all but
@@ -92,7 +84,7 @@ func (s *Service) Issue(ctx context.Context, account string, expires time.Time) 
 			break
 		}
 	}
-	return Secret{}, core.Record{}, err
+	return Secret{}, core.Record{}, unknown(err, core.CodeAccount)
 }
 
 // Authenticate says who a bearer token is. A token that is malformed, unknown,

@@ -29,7 +29,7 @@ type desk struct {
 func newDesk(t *testing.T, accounts ...core.Account) *desk {
 	t.Helper()
 	d := &desk{store: tokentest.NewMemory(), now: now}
-	d.Service = token.New(token.Options{Store: d.store, Clock: func() time.Time { return d.now }})
+	d.Service = token.New(token.Options{Store: d.store, Directory: d.store, Clock: func() time.Time { return d.now }})
 	for _, a := range accounts {
 		if err := d.store.CreateAccount(t.Context(), a); err != nil {
 			t.Fatal(err)

@@ -40,6 +40,41 @@ type Document struct {
 	Errors []FieldError `json:"errors,omitempty"`
 
 	retryAfter time.Duration
+	members    any
+}
+
+// standard is a Document without its MarshalJSON.
+type standard Document
+
+// MarshalJSON writes the standard members, and behind them those of
+// [WithMembers].
+func (d Document) MarshalJSON() ([]byte, error) {
+	body, err := encode(standard(d))
+	if err != nil || d.members == nil {
+		return body, err
+	}
+	more, err := encode(d.members)
+	if err != nil {
+		return nil, err
+	}
+	if len(more) < 2 || more[0] != '{' {
+		return nil, fault.Errorf(fault.Permanent, "httpd: members of a problem document are a %T, which is no object", d.members)
+	}
+	if len(more) > len("{}") {
+		body = append(append(body[:len(body)-1], ','), more[1:]...)
+	}
+	return body, nil
+}
+
+// encode is JSON without escapes for HTML: it is JSON and says so, with nosniff.
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
 // FieldError is one wrong part of a request. The value is never echoed.
@@ -76,6 +111,7 @@ func Problem(err error) Document {
 		Status:     status,
 		Errors:     extra.fields,
 		retryAfter: extra.retryAfter,
+		members:    extra.members,
 	}
 	if code := fault.CodeOf(err); code != "" {
 		d.Type += ":" + code
@@ -99,6 +135,7 @@ type annotated struct {
 	retryAfter time.Duration
 	fields     []FieldError
 	told       bool
+	members    any
 }
 
 func (a *annotated) Unwrap() error { return a.error }
@@ -127,11 +164,19 @@ func WithFields(err error, fields []FieldError) error {
 	return annotate(err, func(a *annotated) { a.fields = fields })
 }
 
+// WithMembers adds extension members to the document of err (RFC 9457, 3.2):
+// the fields of a struct, or of a pointer to one, under names that no standard
+// member has.
+func WithMembers(err error, members any) error {
+	return annotate(err, func(a *annotated) { a.members = members })
+}
+
 func annotate(err error, set func(*annotated)) error {
-	a := &annotated{error: err}
+	a := &annotated{}
 	if inner, ok := errors.AsType[*annotated](err); ok {
-		a.status, a.retryAfter, a.fields, a.told = inner.status, inner.retryAfter, inner.fields, inner.told
+		*a = *inner
 	}
+	a.error = err
 	set(a)
 	return a
 }
@@ -169,15 +214,13 @@ func (d Document) Header(h http.Header) {
 
 // Write answers with the document.
 func (d Document) Write(w http.ResponseWriter) {
-	var body bytes.Buffer
-	e := json.NewEncoder(&body)
-	e.SetEscapeHTML(false) // it is JSON and says so, with nosniff
-	if err := e.Encode(d); err != nil {
+	body, err := encode(d)
+	if err != nil {
 		// Strings and numbers always marshal.
 		panic(fmt.Sprintf("problem document: %v", err))
 	}
 	d.Header(w.Header())
 	w.WriteHeader(d.Status)
 	// A client that is gone cannot be told so.
-	_, _ = w.Write(body.Bytes())
+	_, _ = w.Write(append(body, '\n'))
 }

@@ -24,7 +24,9 @@ func TestProblemFollowsTheTable(t *testing.T) {
 			want.Detail = "outer: the cause"
 		}
 		if diff := cmp.Diff(want, d, cmp.FilterPath(
-			func(p cmp.Path) bool { return p.Last().String() == ".retryAfter" }, cmp.Ignore())); diff != "" {
+			func(p cmp.Path) bool {
+				return p.Last().String() == ".retryAfter" || p.Last().String() == ".members"
+			}, cmp.Ignore())); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", m.Class, diff)
 		}
 	}
@@ -85,6 +87,31 @@ func TestReportLogsCausesOfServerErrors(t *testing.T) {
 		}
 		if d.Status >= 500 && d.Detail != "" {
 			t.Errorf("%s: the cause reached the client: %+v", name, d)
+		}
+	}
+}
+
+func TestMembers(t *testing.T) {
+	type holders struct {
+		Holders []string `json:"holders,omitempty"`
+		Due     float64  `json:"due,omitempty"`
+	}
+	const standard = `{"type":"urn:fleetdesk:problem:invalid","title":"The request is wrong and must be changed.","status":400,"detail":"a < b"`
+	cases := map[string]struct {
+		reason  string
+		members any
+		want    string
+	}{
+		"none":    {"a document without more", nil, standard + `}`},
+		"some":    {"they stand behind the standard ones, in the same spelling", &holders{[]string{"<ann>"}, 1.5}, standard + `,"holders":["<ann>"],"due":1.5}`},
+		"nothing": {"members that say nothing leave no trace", holders{}, standard + `}`},
+	}
+	for name, c := range cases {
+		w := httptest.NewRecorder()
+		err := httpd.WithStatus(fmt.Errorf("%w", httpd.WithMembers(fault.New(fault.Invalid, "a < b"), c.members)), 400)
+		httpd.Problem(err).Write(w)
+		if got := strings.TrimSuffix(w.Body.String(), "\n"); got != c.want {
+			t.Errorf("%s: %s: %s", name, c.reason, got)
 		}
 	}
 }
