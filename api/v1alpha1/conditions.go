@@ -14,6 +14,10 @@ const (
 	ConditionOutdated = "Outdated"
 )
 
+// ConditionAccepted of a ProxyPool: the desk hands its Proxies out under its
+// name. Its message says what to mend when it is not so.
+const ConditionAccepted = "Accepted"
+
 // Reasons of conditions: a closed list. [Reasons] returns all of them.
 const (
 	// ReasonReady: it works.
@@ -50,6 +54,8 @@ const (
 	ReasonProbeFailed = "ProbeFailed"
 	// ReasonProbeInconclusive: the checked URL itself does not answer.
 	ReasonProbeInconclusive = "ProbeInconclusive"
+	// ReasonDraining: the Proxy is being deleted and waits for its lease to end.
+	ReasonDraining = "Draining"
 	// ReasonDuplicate: a second instance of this Proxy is elsewhere.
 	ReasonDuplicate = "DuplicateInstance"
 	// ReasonDeletionPending: the provider has been deleting for long.
@@ -61,6 +67,15 @@ const (
 	ReasonSpecChanged = "SpecChanged"
 	// ReasonUpToDate: the instance was made from the present spec.
 	ReasonUpToDate = "UpToDate"
+
+	// ReasonAccepted: the pool is in force.
+	ReasonAccepted = "Accepted"
+	// ReasonInvalidSelector: the pool's selector cannot be read.
+	ReasonInvalidSelector = "InvalidSelector"
+	// ReasonNameTaken: a published list of the desk has the pool's name.
+	ReasonNameTaken = "NameTaken"
+	// ReasonPending: the desk does not know of it yet.
+	ReasonPending = "Pending"
 
 	// The reasons of the error classes (core/fault), for a provider's errors.
 	ReasonNotFound    = "NotFound"
@@ -83,8 +98,9 @@ func Reasons() []string {
 		ReasonTerminating, ReasonProviderNotFound, ReasonProviderBroken,
 		ReasonReferenceNotFound, ReasonNotProbed, ReasonProbePassed,
 		ReasonShallowProbePassed, ReasonProbeFailed, ReasonProbeInconclusive,
-		ReasonDuplicate, ReasonDeletionPending, ReasonSecretChanged,
-		ReasonSpecChanged, ReasonUpToDate, ReasonNotFound, ReasonConflict,
+		ReasonDraining, ReasonDuplicate, ReasonDeletionPending, ReasonSecretChanged,
+		ReasonSpecChanged, ReasonUpToDate, ReasonAccepted, ReasonInvalidSelector,
+		ReasonNameTaken, ReasonPending, ReasonNotFound, ReasonConflict,
 		ReasonInvalid, ReasonDenied, ReasonPermanent, ReasonQuota,
 		ReasonTransient, ReasonTimeout, ReasonUnavailable, ReasonUnsupported,
 	}
@@ -97,6 +113,8 @@ const (
 	// SkipCleanupAnnotation with the value "true" on a Proxy under deletion
 	// lets it go at once and leaves its instance to a person.
 	SkipCleanupAnnotation = "crawl.example.com/skip-cleanup"
+	// DefaultPool is the pool that a namespace has without a ProxyPool.
+	DefaultPool = "default"
 	// AuthUsernameKey and AuthPasswordKey are the keys of an authSecretRef.
 	AuthUsernameKey = "username"
 	AuthPasswordKey = "password"

@@ -53,16 +53,17 @@ const adminTokenCommand = "admin-token"
 
 // anotherAdminToken issues a token of the first admin account into a new file.
 // It works on the database of a running operator as well.
-func anotherAdminToken(ctx context.Context, database, file string) error {
+func anotherAdminToken(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if missing(database) {
-		return fault.Errorf(fault.Invalid, "there is no database %s: name the folder or the file that the operator uses", database)
+	place, file := o.database(), o.adminTokenFile()
+	if place.Path != "" && missing(place.Path) {
+		return fault.Errorf(fault.Invalid, "there is no database %s: name the folder or the file that the operator uses", place.Path)
 	}
 	if !missing(file) {
 		return fault.Errorf(fault.Conflict, "%s is there already: move it away, or name another file with --file", file)
 	}
-	db, err := sqldb.Open(ctx, sqldb.Options{Path: database})
+	db, err := sqldb.Open(ctx, place)
 	if err != nil {
 		return err
 	}

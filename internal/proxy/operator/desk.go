@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"errors"
+	"math"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -15,17 +16,19 @@ import (
 
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/desk/api"
+	"fleetdesk/internal/desk/service"
 	"fleetdesk/internal/desk/token"
 	"fleetdesk/internal/platform/httpd"
 	"fleetdesk/internal/platform/sqldb"
 	"fleetdesk/internal/proxy/origin"
 )
 
-// desk is the operator's client API: database, tokens, listeners.
+// desk is the operator's client API: database, tokens, leases, listeners.
 type desk struct {
 	o      Options
 	db     *sqldb.DB
 	tokens *token.Service
+	leases *service.Service
 	server *httpd.Server
 	origin *httpd.Server
 	api    http.Handler // set before the server serves
@@ -33,17 +36,21 @@ type desk struct {
 
 // openDesk opens what can be wrong on this machine before anything runs: the
 // database and the ports.
-func openDesk(ctx context.Context, o Options) (_ *desk, err error) {
+func openDesk(ctx context.Context, o Options, metrics prometheus.Registerer) (_ *desk, err error) {
 	d := &desk{o: o}
 	defer func() {
 		if err != nil {
 			d.close()
 		}
 	}()
-	if d.db, err = sqldb.Open(ctx, sqldb.Options{Path: o.database()}); err != nil {
+	if d.db, err = sqldb.Open(ctx, o.database()); err != nil {
 		return nil, err
 	}
 	d.tokens = token.New(token.Options{Store: d.db.Tokens()})
+	d.leases, err = service.New(service.Options{Store: d.db.Leases(), Log: o.Log.With("part", "desk"), Metrics: metrics})
+	if err != nil {
+		return nil, err
+	}
 	d.server, err = httpd.New(httpd.Options{
 		Handler:        http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { d.api.ServeHTTP(w, r) }),
 		Address:        o.APIBind,
@@ -71,9 +78,27 @@ func openDesk(ctx context.Context, o Options) (_ *desk, err error) {
 	return d, err
 }
 
-// serveProxies makes the handler of the client API over the manager's cache.
-func (d *desk) serveProxies(mgr manager.Manager, o Options, metrics *prometheus.Registry) error {
-	handler, err := api.New(api.Options{Auth: d.tokens, Proxies: cachedProxies{mgr.GetClient()}, Log: o.Log, Metrics: metrics})
+// runLeases has leases taken and given back until stop is called, which waits
+// for the end. It is not the manager's to run: requests that are still answered
+// while the manager stops need it.
+func (d *desk) runLeases(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := d.leases.Run(ctx); err != nil {
+			d.o.Log.Error("the desk's service ended with an error", "error", err)
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+// serve makes the handler of the client API over the manager's cache.
+func (d *desk) serve(mgr manager.Manager, access api.Access, o Options, metrics *prometheus.Registry) error {
+	handler, err := api.New(api.Options{
+		Auth: d.tokens, Accounts: d.tokens, Proxies: cachedProxies{mgr.GetClient()}, Desk: d.leases, Access: access,
+		Log: o.Log, Metrics: metrics, Limits: o.apiLimits(),
+	})
 	if err != nil {
 		return err
 	}
@@ -81,6 +106,10 @@ func (d *desk) serveProxies(mgr manager.Manager, o Options, metrics *prometheus.
 		Checks: []httpd.Check{
 			{Name: "database", Run: func(ctx context.Context) error {
 				_, err := d.db.Tokens().Accounts(ctx, "", 1)
+				return err
+			}},
+			{Name: "leases", Run: func(ctx context.Context) error {
+				_, err := d.leases.Pools(ctx, "", 1)
 				return err
 			}},
 			{Name: "cache", Run: func(ctx context.Context) error {
@@ -128,11 +157,23 @@ func (d *desk) close() {
 	}
 }
 
-func (o *Options) database() string {
-	if o.Database != "" {
-		return o.Database
+// database is where tokens and leases are kept.
+func (o *Options) database() sqldb.Options {
+	switch {
+	case o.DatabaseURLFile != "":
+		return sqldb.Options{URLFile: o.DatabaseURLFile}
+	case o.Database != "":
+		return sqldb.Options{Path: o.Database}
 	}
-	return filepath.Join(o.StateDir, "desk.db")
+	return sqldb.Options{Path: filepath.Join(o.StateDir, "desk.db")}
+}
+
+// apiLimits bounds what one token may ask.
+func (o *Options) apiLimits() api.Limits {
+	if o.APIRate < 0 {
+		return api.Limits{PerToken: -1}
+	}
+	return api.Limits{PerToken: o.APIRate, Burst: max(1, int(math.Ceil(2*o.APIRate)))}
 }
 
 func (o *Options) adminTokenFile() string {

@@ -103,7 +103,7 @@ func newAdminToken(p *Program) *cobra.Command {
 	if p.ControlPlane != nil {
 		folder, dir = "data-dir", ""
 	}
-	var database, file string
+	var database, urlFile, file string
 	c := &cobra.Command{
 		Use: adminTokenCommand, Short: "Make another admin token, when the first one was lost", Args: noArgs,
 		Long: `Makes another token of the account "admin" and writes it to a new file that only
@@ -116,8 +116,8 @@ be run while the operator runs.`,
 					return err
 				}
 			}
-			o := Options{StateDir: dir, Database: database, AdminTokenFile: file}
-			if err := anotherAdminToken(c.Context(), o.database(), o.adminTokenFile()); err != nil {
+			o := Options{StateDir: dir, Database: database, DatabaseURLFile: urlFile, AdminTokenFile: file}
+			if err := anotherAdminToken(c.Context(), o); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintln(c.OutOrStdout(), "the new admin token is in", o.adminTokenFile())
@@ -126,6 +126,10 @@ be run while the operator runs.`,
 	}
 	c.Flags().StringVar(&dir, folder, dir, "folder of the operator's files")
 	c.Flags().StringVar(&database, "database", "", "SQLite file of tokens; default desk.db in that folder")
+	if p.ControlPlane == nil {
+		c.Flags().StringVar(&urlFile, "database-url-file", "", "file with the URL of the operator's PostgreSQL database, instead of --database")
+		c.MarkFlagsMutuallyExclusive("database", "database-url-file")
+	}
 	c.Flags().StringVar(&file, "file", "", "where the token goes; default admin-token in that folder")
 	return c
 }
@@ -251,7 +255,9 @@ func operatorFlags(c *cobra.Command, o *Options, allow *[]string) {
 	f.StringVar(&o.APITLSCert, "api-tls-cert", o.APITLSCert, "PEM certificate chain of the client API")
 	f.StringVar(&o.APITLSKey, "api-tls-key", o.APITLSKey, "PEM key of the client API")
 	f.BoolVar(&o.APIAllowPlaintext, "api-allow-plaintext", o.APIAllowPlaintext, "serve the client API without TLS on an address other than loopback")
-	f.StringVar(&o.Database, "database", o.Database, "SQLite file of tokens; default desk.db in the state folder")
+	f.Float64Var(&o.APIRate, "api-rate", o.APIRate, "requests a second of one token, sustained; twice as many at once; -1 for no limit")
+	f.StringVar(&o.Database, "database", o.Database, "SQLite file of tokens and leases, on a local disk; default desk.db in the state folder")
+	f.StringVar(&o.DatabaseURLFile, "database-url-file", o.DatabaseURLFile, "file (0600) with the URL of a PostgreSQL database, instead of --database; replicas share it")
 	f.StringVar(&o.AdminTokenFile, "admin-token-file", o.AdminTokenFile, "file (0600) for the first admin token; default admin-token in the state folder")
 	f.StringVar(&o.AdminTokenSecret, "admin-token-secret", o.AdminTokenSecret, "name of a Secret in --namespace for the first admin token, instead of a file")
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -55,7 +56,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	ctrl.SetLogger(obs.Logr(slog.New(slog.DiscardHandler)))
-	os.Exit(cluster.Run(m))
+	os.Exit(cluster.Run(database.Around(m)))
 }
 
 const patience = 30 * time.Second
@@ -332,7 +333,7 @@ func TestTheMainJobUnderTheShippedRole(t *testing.T) {
 		t.Errorf("an unknown proxy: %v", err)
 	}
 	metrics := read(t, op.API+"/metrics")
-	for _, want := range []string{"proxy_operator_provider_calls_total", "proxy_operator_health_probes_total", "controller_runtime_reconcile_total"} {
+	for _, want := range []string{"proxy_operator_provider_calls_total", "proxy_operator_health_probes_total", "proxy_operator_desk_rows_queued", "controller_runtime_reconcile_total"} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("/metrics has no %s", want)
 		}
@@ -468,6 +469,15 @@ func TestBadSettingsAreRefusedBeforeAnythingRuns(t *testing.T) {
 		"equal names": {"", func(o *operator.Options) {
 			write(o, "providers:\n- {name: a, kind: local}\n- {name: a, kind: local}\n")
 		}, fault.Invalid, "p.yaml:3"},
+		"rate of nothing":   {"nobody could ask anything", func(o *operator.Options) { o.APIRate = 0 }, fault.Invalid, "--api-rate"},
+		"rate below":        {"-1 alone means no limit", func(o *operator.Options) { o.APIRate = -2 }, fault.Invalid, "--api-rate"},
+		"rate not a number": {"", func(o *operator.Options) { o.APIRate = math.NaN() }, fault.Invalid, "--api-rate"},
+		"two databases":     {"", func(o *operator.Options) { o.Database, o.DatabaseURLFile = "a", "b" }, fault.Invalid, "exclude each other"},
+		"no URL file":       {"", func(o *operator.Options) { o.DatabaseURLFile = "/no/such/url" }, fault.Permanent, "/no/such/url"},
+		"no URL in file": {"a password has no place in an error", func(o *operator.Options) {
+			write(o, "postgres://user:hunter2@")
+			o.DatabaseURLFile, o.ProvidersConfig = o.ProvidersConfig, ""
+		}, fault.Invalid, "database URL"},
 		"short interval":   {"", func(o *operator.Options) { o.ListInterval = time.Millisecond }, fault.Invalid, "--list-interval"},
 		"no workers":       {"", func(o *operator.Options) { o.Workers = 0 }, fault.Invalid, "--workers"},
 		"token twice":      {"", func(o *operator.Options) { o.AdminTokenFile, o.AdminTokenSecret = "a", "b" }, fault.Invalid, "exclude each other"},
@@ -482,6 +492,9 @@ func TestBadSettingsAreRefusedBeforeAnythingRuns(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			err := operator.Run(ctx, cluster.Config(t), o)
+			if err != nil && strings.Contains(err.Error(), "hunter2") {
+				t.Error("a password is in the error")
+			}
 			if fault.Of(err) != tc.class || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("%s: got %v (%s), want %s with %q", tc.reason, err, fault.Of(err), tc.class, tc.want)
 			}

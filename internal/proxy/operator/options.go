@@ -32,8 +32,13 @@ type Options struct {
 	APITLSCert, APITLSKey string
 	// APIAllowPlaintext permits an address other than loopback without TLS.
 	APIAllowPlaintext bool
+	// APIRate is how many requests a second one token may make, sustained; -1
+	// for no limit.
+	APIRate float64
 	// Database is the desk's SQLite file; empty for desk.db in StateDir.
-	Database string
+	// DatabaseURLFile is a file with the URL of a PostgreSQL database instead,
+	// which several replicas can share.
+	Database, DatabaseURLFile string
 	// AdminTokenFile is where the first admin token goes; empty for
 	// admin-token in StateDir. AdminTokenSecret names a Secret of Namespace
 	// instead.
@@ -98,6 +103,7 @@ func Defaults() Options {
 	return Options{
 		Namespace:         "fleetdesk-system",
 		APIBind:           "127.0.0.1:8700",
+		APIRate:           50,
 		HealthConcurrency: 32,
 		ListInterval:      15 * time.Second,
 		ProvisionTimeout:  15 * time.Minute,
@@ -125,6 +131,9 @@ func webURL(s string) bool {
 	return err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https")
 }
 
+// maxAPIRate is where a limit on requests a second stops to be one.
+const maxAPIRate = 1e6
+
 // validate refuses combinations that cannot work, naming the flag.
 func (o *Options) validate() error {
 	refuse := func(format string, args ...any) error { return fault.Errorf(fault.Invalid, format, args...) }
@@ -135,6 +144,10 @@ func (o *Options) validate() error {
 		return refuse("--namespace must not be empty: it is part of this installation's identity")
 	case (o.APITLSCert == "") != (o.APITLSKey == ""):
 		return refuse("--api-tls-cert and --api-tls-key go together: give both or neither")
+	case !(o.APIRate > 0 && o.APIRate <= maxAPIRate) && o.APIRate != -1: // also for NaN
+		return refuse("--api-rate=%v: want more than 0 and at most %v requests a second, or -1 for no limit", o.APIRate, float64(maxAPIRate))
+	case o.Database != "" && o.DatabaseURLFile != "":
+		return refuse("--database and --database-url-file exclude each other: one is an SQLite file, the other leads to a PostgreSQL database")
 	case o.ListInterval < time.Second:
 		return refuse("--list-interval=%s is too short: at least 1s", o.ListInterval)
 	case o.ProvisionTimeout < time.Second:

@@ -32,6 +32,8 @@ import (
 	"fleetdesk/internal/platform/obs"
 	providers "fleetdesk/internal/proxy/config"
 	proxyctl "fleetdesk/internal/proxy/controller/proxy"
+	"fleetdesk/internal/proxy/controller/proxypool"
+	"fleetdesk/internal/proxy/deskkeys"
 	"fleetdesk/internal/proxy/inventory"
 	"fleetdesk/internal/proxy/probe"
 	"fleetdesk/internal/proxy/provider"
@@ -63,7 +65,7 @@ func Run(ctx context.Context, cfg *rest.Config, o Options) error {
 		return fault.Errorf(fault.Permanent, "the state folder cannot be made: %w: give a writable one with --state-dir", err)
 	}
 	metrics := obs.NewRegistry()
-	desk, err := openDesk(ctx, o)
+	desk, err := openDesk(ctx, o, metrics)
 	if err != nil {
 		return err
 	}
@@ -72,7 +74,7 @@ func Run(ctx context.Context, cfg *rest.Config, o Options) error {
 	if err != nil {
 		return err
 	}
-	fleet, err := newFleet(ctx, mgr, o, desk.originURL(), metrics)
+	fleet, err := newFleet(ctx, mgr, o, desk, metrics)
 	if err != nil {
 		return err
 	}
@@ -81,11 +83,15 @@ func Run(ctx context.Context, cfg *rest.Config, o Options) error {
 	if err != nil {
 		return err
 	}
-	if err := desk.serveProxies(mgr, o, metrics); err != nil {
+	if err := desk.serve(mgr, fleet.access, o, metrics); err != nil {
 		return err
 	}
 	fleet.registry.Apply(file)
 
+	// Stopped in this order: requests and controllers, which come to an end
+	// together; then the service that both use; then its database.
+	stopLeases := desk.runLeases(ctx)
+	defer stopLeases()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return mgr.Start(ctx) })
 	group.Go(func() error { return desk.server.Serve(ctx) })
@@ -176,6 +182,7 @@ func newManager(ctx context.Context, cfg *rest.Config, o Options) (manager.Manag
 type fleet struct {
 	installation string
 	registry     *registry.Registry
+	access       *deskkeys.Access
 
 	mu sync.Mutex
 	// halters are the providers whose instances can be halted, by name.
@@ -224,8 +231,10 @@ func (f *fleet) build(e providers.Entry, o Options, meter *guard.Metrics) (provi
 	return guard.Trace(meter.Wrap(held, e.Name), e.Name, o.Log), nil
 }
 
-// newFleet wires registry, inventory, prober and reconciler into the manager.
-func newFleet(ctx context.Context, mgr manager.Manager, o Options, originURL string, metrics prometheus.Registerer) (*fleet, error) {
+// newFleet wires registry, inventory, prober, the desk's rows and reconcilers
+// into the manager.
+func newFleet(ctx context.Context, mgr manager.Manager, o Options, desk *desk, metrics prometheus.Registerer) (*fleet, error) {
+	originURL := desk.originURL()
 	installation, err := identity(ctx, mgr.GetAPIReader(), o.Namespace)
 	if err != nil {
 		return nil, err
@@ -258,8 +267,14 @@ func newFleet(ctx context.Context, mgr manager.Manager, o Options, originURL str
 	if err != nil {
 		return nil, err
 	}
+	keeper, err := keepRows(ctx, mgr, desk, rowsOptions{
+		owner: installation, released: func(px types.NamespacedName) { reconciler.Wake(px) }, metrics: metrics, log: o.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
 	reconciler = proxyctl.New(proxyctl.Options{
-		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(),
+		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Desk: keeper,
 		Providers: reg, Inventory: inv, Prober: prober,
 		Installation: installation, Events: mgr.GetEventRecorder("proxy-operator"),
 		HealthURL:        func(name string) string { return healthURL(o, originURL, reg.Kind(name)) },
@@ -277,8 +292,38 @@ func newFleet(ctx context.Context, mgr manager.Manager, o Options, originURL str
 			return nil, err
 		}
 	}
-	f.registry = reg
+	f.registry, f.access = reg, deskkeys.NewAccess(mgr.GetCache(), reconciler.Credentials)
 	return f, nil
+}
+
+// rowsOptions are what the desk's rows need besides manager and desk.
+type rowsOptions struct {
+	owner    string
+	released func(proxy types.NamespacedName)
+	metrics  prometheus.Registerer
+	log      *slog.Logger
+}
+
+// keepRows wires the desk's rows and the controller of ProxyPools into the
+// manager.
+func keepRows(ctx context.Context, mgr manager.Manager, desk *desk, o rowsOptions) (*deskkeys.Keeper, error) {
+	var pools *proxypool.Reconciler // set below, before anything runs
+	keeper, err := deskkeys.New(deskkeys.Options{
+		Desk: desk.leases, Cache: mgr.GetCache(), Owner: o.owner, Released: o.released,
+		PoolChanged: func(pool types.NamespacedName) { pools.Changed(pool) },
+		Metrics:     o.metrics, Log: o.log.With("part", "rows"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	pools = proxypool.New(proxypool.Options{Client: mgr.GetClient(), Pool: keeper.Pool})
+	if err := errors.Join(
+		keeper.Follow(ctx, mgr.GetCache()), deskkeys.SecretsOf(ctx, mgr.GetCache()), pools.SetupWithManager(mgr),
+		mgr.Add(manager.RunnableFunc(keeper.Run)), // it writes: on the leader
+	); err != nil {
+		return nil, fmt.Errorf("setting up pools: %w", err)
+	}
+	return keeper, nil
 }
 
 // healthURL is what Proxies that name no URL are checked with. An origin of our

@@ -114,8 +114,9 @@ answer; 75 try again later.`,
 	f.BoolVar(&o.Demo, "demo", false, "make three Proxies and say what to type next")
 	f.BoolVar(&o.StopProxies, "stop-proxies", false, "end local proxies when stopping; the next start starts them again")
 	operatorFlags(c, &o.Operator, &allow)
-	// Without these two choices there is one folder, and one way to back it up.
+	// Without these choices there is one folder, and one way to back it up.
 	_ = f.MarkHidden("database")
+	_ = f.MarkHidden("database-url-file")
 	_ = f.MarkHidden("admin-token-secret")
 	// Kubernetes' libraries put a --version of their own on every command of a
 	// process that holds them; this one takes its place.

@@ -19,7 +19,7 @@ func (p *pass) follow(ctx context.Context) outcome {
 		p.r.o.Prober.Forget(name.String())
 		return settled()
 	}
-	creds, version, err := p.r.credentials(ctx, p.px)
+	creds, version, err := p.r.Credentials(ctx, p.px)
 	p.secret = version
 	out := settled()
 	switch class := fault.Of(err); {

@@ -57,6 +57,9 @@ type Options struct {
 	Providers Providers
 	Inventory Inventory
 	Prober    Prober
+	// Desk is where Proxies are leased: a deleted one waits for its lease to
+	// end. Nil for nowhere.
+	Desk Desk
 	// Installation is the identity in every instance's tag.
 	Installation string
 	// Events records what happened to a Proxy.
@@ -78,12 +81,13 @@ type Reconciler struct {
 	pauses  *pauses
 	repairs *repairs
 	slots   *slots
+	drained *drained
 	queue   atomic.Pointer[queue]
 }
 
 // New returns a reconciler; SetupWithManager puts it to work.
 func New(o Options) *Reconciler {
-	return &Reconciler{o: o, pauses: newPauses(), repairs: newRepairs(), slots: newSlots(o.Workers)}
+	return &Reconciler{o: o, pauses: newPauses(), repairs: newRepairs(), slots: newSlots(o.Workers), drained: &drained{of: map[types.NamespacedName]types.UID{}}}
 }
 
 // outcome is what a reconcile came to: look again after a pause, or not until
@@ -161,6 +165,7 @@ func (r *Reconciler) forget(name types.NamespacedName) {
 	r.o.Prober.Forget(name.String())
 	r.pauses.clear(name)
 	r.repairs.clear(name)
+	r.drained.clear(name)
 }
 
 // writeStatus writes px's status when it differs from before; a write that

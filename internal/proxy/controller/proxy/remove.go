@@ -40,6 +40,9 @@ func (r *Reconciler) remove(ctx context.Context, px *v1alpha1.Proxy) outcome {
 	if err := r.heedAnnotation(ctx, px); err != nil {
 		return failed(err)
 	}
+	if out, ok := r.drain(ctx, px); !ok {
+		return out
+	}
 	inputs := fmt.Sprintf("%s/%d/%d", px.UID, r.o.Providers.Epoch(px.Spec.Provider), r.o.Inventory.Recoveries(px.Spec.Provider))
 	p, err := r.o.Providers.Lookup(px.Spec.Provider)
 	if err != nil {

@@ -49,7 +49,7 @@ func (r *Reconciler) resolve(ctx context.Context, px *v1alpha1.Proxy) (spec prov
 			spec.Resources.DiskBytes = q.Disk.Value()
 		}
 	}
-	spec.Credentials, refs.secret, err = r.credentials(ctx, px)
+	spec.Credentials, refs.secret, err = r.Credentials(ctx, px)
 	refs.versions = refs.secret
 	if err != nil {
 		return spec, refs, err
@@ -60,8 +60,10 @@ func (r *Reconciler) resolve(ctx context.Context, px *v1alpha1.Proxy) (spec prov
 	return spec, refs, err
 }
 
-// credentials reads what clients of the proxy present.
-func (r *Reconciler) credentials(ctx context.Context, px *v1alpha1.Proxy) (provider.Credentials, string, error) {
+// Credentials reads what clients of the proxy present, and the version of the
+// Secret; both are empty when it asks for nothing. Errors: NotFound for a Secret
+// or key that is missing, Denied, Transient.
+func (r *Reconciler) Credentials(ctx context.Context, px *v1alpha1.Proxy) (provider.Credentials, string, error) {
 	ref := px.Spec.AuthSecretRef
 	if ref == nil {
 		return provider.Credentials{}, "", nil

@@ -95,6 +95,8 @@ type rig struct {
 	wrap func(client.Reader) client.Reader
 	// provisionTimeout is the option of that name.
 	provisionTimeout time.Duration
+	// desk is where Proxies are leased; nil for nowhere.
+	desk proxy.Desk
 
 	mu sync.Mutex
 	// sick are addresses whose probe fails; dead makes every control request
@@ -193,7 +195,7 @@ func (r *rig) start() *rig {
 	}
 	r.reconciler = proxy.New(proxy.Options{
 		Client: mgr.GetClient(), Reader: r.wrap(mgr.GetAPIReader()), Providers: r.providers, Inventory: inv, Prober: loop,
-		Installation: installation, Events: mgr.GetEventRecorder("proxy-operator"),
+		Desk: r.desk, Installation: installation, Events: mgr.GetEventRecorder("proxy-operator"),
 		HealthURL:        func(string) string { return "http://origin.example.com/generate_204" },
 		ProvisionTimeout: r.provisionTimeout, Workers: 16, Log: log,
 	})

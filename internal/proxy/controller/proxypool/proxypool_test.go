@@ -1,0 +1,495 @@
+package proxypool_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"fleetdesk/api/v1alpha1"
+	"fleetdesk/config/crd"
+	"fleetdesk/config/samples"
+	"fleetdesk/internal/core/fault"
+	"fleetdesk/internal/core/lease"
+	"fleetdesk/internal/core/lease/leasetest"
+	"fleetdesk/internal/desk/service"
+	"fleetdesk/internal/platform/obs"
+	"fleetdesk/internal/proxy/controller/proxypool"
+	"fleetdesk/internal/proxy/deskkeys"
+	"fleetdesk/internal/testkit/kube"
+)
+
+var cluster = kube.Shared(kube.Options{CRDs: crd.Bases})
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(obs.Logr(slog.New(slog.DiscardHandler)))
+	goleak.VerifyTestMain(cluster.Around(m))
+}
+
+// patience bounds every wait: far above what anything here takes.
+const patience = 30 * time.Second
+
+func until(t *testing.T, what string, cond func() (missing string)) {
+	t.Helper()
+	var missing string
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if missing = cond(); missing == "" {
+			return
+		}
+	}
+	t.Fatalf("%s: still after %s: %s", what, patience, missing)
+}
+
+func scheme(t *testing.T) *runtime.Scheme {
+	t.Helper()
+	s := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(s), v1alpha1.AddToScheme(s)); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// rig is a namespace and a desk; replicas of the operator are started on both.
+type rig struct {
+	t      *testing.T
+	ns     string
+	client client.Client // uncached
+	store  *leasetest.Memory
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	cfg := cluster.Config(t)
+	cfg.QPS = -1
+	c, err := client.New(cfg, client.Options{Scheme: scheme(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &rig{t: t, ns: cluster.Namespace(t), client: c, store: leasetest.NewMemory(leasetest.Options{})}
+}
+
+// replica is one operator, as far as rows and pools go.
+type replica struct {
+	keeper *deskkeys.Keeper
+	desk   *service.Service
+	// ended has the manager's error.
+	ended   chan error
+	stop    func()
+	elected <-chan struct{}
+}
+
+// start starts a replica of the operator; only one of several leads.
+func (r *rig) start() *replica {
+	r.t.Helper()
+	skip, grace := true, 5*time.Second
+	soon, sooner, soonest := 4*time.Second, 3*time.Second, 500*time.Millisecond
+	mgr, err := ctrl.NewManager(cluster.Config(r.t), ctrl.Options{
+		Scheme: scheme(r.t), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Cache:                   cache.Options{DefaultNamespaces: map[string]cache.Config{r.ns: {}}},
+		Controller:              ctrlconfig.Controller{SkipNameValidation: &skip},
+		GracefulShutdownTimeout: &grace,
+		LeaderElection:          true, LeaderElectionID: "proxy-operator", LeaderElectionNamespace: r.ns,
+		LeaderElectionReleaseOnCancel: true,
+		LeaseDuration:                 &soon, RenewDeadline: &sooner, RetryPeriod: &soonest,
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	desk, err := service.New(service.Options{Store: r.store, Log: log})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var pools *proxypool.Reconciler
+	keeper, err := deskkeys.New(deskkeys.Options{
+		Desk: desk, Cache: mgr.GetCache(), Owner: "test", Log: log,
+		PoolChanged: func(name types.NamespacedName) { pools.Changed(name) },
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	pools = proxypool.New(proxypool.Options{Client: mgr.GetClient(), Pool: keeper.Pool})
+	ctx, cancel := context.WithCancel(context.Background())
+	if err := errors.Join(keeper.Follow(ctx, mgr.GetCache()), pools.SetupWithManager(mgr), mgr.Add(manager.RunnableFunc(keeper.Run))); err != nil {
+		r.t.Fatal(err)
+	}
+	rep := &replica{keeper: keeper, desk: desk, ended: make(chan error, 1), elected: mgr.Elected()}
+	served := make(chan error, 1)
+	serving, stopServing := context.WithCancel(context.Background())
+	go func() { served <- desk.Run(serving) }()
+	go func() { rep.ended <- mgr.Start(ctx); close(rep.ended) }()
+	stopped := false
+	rep.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		for range rep.ended { // what it ended with was read, or does not matter
+		}
+		stopServing()
+		if err := <-served; err != nil {
+			r.t.Errorf("service: %v", err)
+		}
+	}
+	r.t.Cleanup(rep.stop)
+	return rep
+}
+
+func (r *rig) leads(rep *replica) {
+	r.t.Helper()
+	select {
+	case <-rep.elected:
+	case <-time.After(patience):
+		r.t.Fatal("it does not become leader")
+	}
+}
+
+func (r *rig) create(o client.Object) {
+	r.t.Helper()
+	o.SetNamespace(r.ns)
+	if err := r.client.Create(r.t.Context(), o); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// proxy makes a Proxy and has it work, as its controller would.
+func (r *rig) proxy(name string, ready bool, labels map[string]string) *v1alpha1.Proxy {
+	r.t.Helper()
+	px := &v1alpha1.Proxy{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Spec: v1alpha1.ProxySpec{Provider: "fake"}}
+	r.create(px)
+	r.works(px, ready)
+	return px
+}
+
+func (r *rig) works(px *v1alpha1.Proxy, ready bool) {
+	r.t.Helper()
+	status, reason := metav1.ConditionTrue, v1alpha1.ReasonReady
+	px.Status.Phase, px.Status.Address, px.Status.Port = v1alpha1.PhaseReady, "192.0.2.10", 3128
+	if !ready {
+		status, reason, px.Status.Phase = metav1.ConditionFalse, v1alpha1.ReasonProbeFailed, v1alpha1.PhaseUnhealthy
+	}
+	apimeta.SetStatusCondition(&px.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReady, Status: status, Reason: reason, Message: "as the test says"})
+	if err := r.client.Status().Update(r.t.Context(), px); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) pool(name string) *v1alpha1.ProxyPool {
+	r.t.Helper()
+	p := &v1alpha1.ProxyPool{}
+	if err := r.client.Get(r.t.Context(), types.NamespacedName{Namespace: r.ns, Name: name}, p); err != nil {
+		r.t.Fatal(err)
+	}
+	for _, c := range p.Status.Conditions {
+		if !slices.Contains(v1alpha1.Reasons(), c.Reason) {
+			r.t.Errorf("condition %s has reason %q, which is not in the closed list", c.Type, c.Reason)
+		}
+	}
+	return p
+}
+
+// shows waits until a pool's status says so.
+func (r *rig) shows(name string, proxies, ready int32, status metav1.ConditionStatus, reason, message string) {
+	r.t.Helper()
+	until(r.t, fmt.Sprintf("pool %s showing %d/%d %s", name, ready, proxies, reason), func() string {
+		p := r.pool(name)
+		c := apimeta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionAccepted)
+		if c == nil || c.Status != status || c.Reason != reason || !strings.Contains(c.Message, message) ||
+			p.Status.Proxies != proxies || p.Status.Ready != ready || c.ObservedGeneration != p.Generation {
+			return fmt.Sprintf("generation %d, %+v", p.Generation, p.Status)
+		}
+		return ""
+	})
+}
+
+// rows are the keys of the desk's pools of this namespace, with a star when
+// they may be handed out.
+func (r *rig) rows() map[string][]string {
+	r.t.Helper()
+	all := map[string][]string{}
+	pools, err := r.store.Pools(r.t.Context(), "", 1000)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, p := range pools {
+		keys, err := r.store.Keys(r.t.Context(), p.Name, "", 1000)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		names := []string{}
+		for _, k := range keys.Keys {
+			name := strings.TrimPrefix(k.Name, r.ns+".")
+			if k.Unfit == "" {
+				name += "*"
+			}
+			names = append(names, name)
+		}
+		all[strings.TrimPrefix(p.Name, r.ns+".")] = names
+	}
+	return all
+}
+
+func (r *rig) rowsBecome(what string, want map[string][]string) {
+	r.t.Helper()
+	until(r.t, what, func() string { return cmp.Diff(want, r.rows()) })
+}
+
+func TestRowsAndStatusFollowProxiesAndPools(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.leads(r.start())
+	a := r.proxy("a", true, map[string]string{"tier": "home"})
+	r.proxy("b", false, nil)
+	r.rowsBecome("two Proxies and the pool default", map[string][]string{"default": {"a*", "b"}})
+
+	home := &v1alpha1.ProxyPool{ObjectMeta: metav1.ObjectMeta{Name: "home"}, Spec: v1alpha1.ProxyPoolSpec{
+		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "home"}},
+	}}
+	r.create(home)
+	r.rowsBecome("a pool that selects", map[string][]string{"default": {"a*", "b"}, "home": {"a*"}})
+	r.shows("home", 1, 1, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "as pool "+r.ns+".home")
+
+	r.works(a, false)
+	r.rowsBecome("an unhealthy one", map[string][]string{"default": {"a", "b"}, "home": {"a"}})
+	r.shows("home", 1, 0, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "")
+	if keys, err := r.store.Key(t.Context(), r.ns+".a"); err != nil || keys.Keys[0].Unfit != "Unhealthy (ProbeFailed): as the test says" {
+		t.Errorf("%+v %v", keys, err)
+	}
+
+	home = r.pool("home")
+	home.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "tier", Operator: "Near"}}}
+	home.Spec.Cooldown = "7s"
+	if err := r.client.Update(t.Context(), home); err != nil {
+		t.Fatal(err)
+	}
+	r.shows("home", 0, 0, metav1.ConditionFalse, v1alpha1.ReasonInvalidSelector, "Near")
+	r.rowsBecome("a selector that cannot be read", map[string][]string{"default": {"a", "b"}, "home": {}})
+	if p, err := r.store.Pool(t.Context(), r.ns+".home"); err != nil || p.Cooldown != 7*time.Second {
+		t.Errorf("the rest of the spec applies: %+v %v", p, err)
+	}
+
+	if err := errors.Join(r.client.Delete(t.Context(), r.pool("home")), r.client.Delete(t.Context(), a)); err != nil {
+		t.Fatal(err)
+	}
+	r.rowsBecome("a pool and a Proxy that are gone", map[string][]string{"default": {"b"}})
+	r.create(&v1alpha1.ProxyPool{ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: v1alpha1.ProxyPoolSpec{LeaseTime: v1alpha1.LeaseTime{Max: "1m"}}})
+	r.shows("default", 1, 0, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "")
+	if p, err := r.store.Pool(t.Context(), r.ns+".default"); err != nil || p.MaxTTL != time.Minute || p.TTL != time.Minute {
+		t.Errorf("an object sets the times of default: %+v %v", p, err)
+	}
+}
+
+func TestAPoolWhoseNameAPublishedListHas(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	res, err := r.store.Do(t.Context(), []lease.Op{lease.Publish{Pool: lease.Pool{Name: r.ns + ".taken"}, Items: []string{"x"}}})
+	if err != nil || res[0].Err != nil {
+		t.Fatal(err, res)
+	}
+	r.leads(r.start())
+	r.create(&v1alpha1.ProxyPool{ObjectMeta: metav1.ObjectMeta{Name: "taken"}})
+	r.shows("taken", 0, 0, metav1.ConditionFalse, v1alpha1.ReasonNameTaken, r.ns+".taken")
+}
+
+func TestAPoolSaysThatTheDeskDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.store.Outage(true)
+	r.leads(r.start())
+	r.create(&v1alpha1.ProxyPool{ObjectMeta: metav1.ObjectMeta{Name: "p"}})
+	r.shows("p", 0, 0, metav1.ConditionUnknown, v1alpha1.ReasonUnavailable, "tried again")
+	r.store.Outage(false)
+	r.shows("p", 0, 0, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "")
+}
+
+// Leadership goes over: the next leader puts right what happened meanwhile, and
+// one that another epoch overtook ends.
+func TestLeadershipGoesOver(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	first := r.start()
+	r.leads(first)
+	a := r.proxy("a", true, nil)
+	r.rowsBecome("the first leader's row", map[string][]string{"default": {"a*"}})
+	second := r.start()
+	// The lease of a holder outlives its leader.
+	grant, err := second.desk.Take(t.Context(), service.TakeRequest{Account: "crawler", Pool: r.ns + ".default", TTL: time.Hour})
+	if err != nil {
+		t.Fatalf("a replica that does not lead hands out too: %v", err)
+	}
+	first.stop()
+	r.works(a, false)
+	r.proxy("b", true, nil)
+	r.leads(second)
+	r.rowsBecome("the second leader's rows", map[string][]string{"default": {"a", "b*"}})
+	if l, err := second.desk.Lease(t.Context(), grant.ID); err != nil || l.State != lease.Held || !strings.Contains(l.Notice, "ProbeFailed") {
+		t.Errorf("the lease: %+v %v", l, err)
+	}
+
+	// A third operator on this desk, outside of the election.
+	res, err := second.desk.Do(t.Context(), lease.OpenEpoch{Owner: "another"})
+	if err != nil || res[0].Err != nil {
+		t.Fatal(err, res)
+	}
+	r.works(a, true)
+	select {
+	case err := <-second.ended:
+		if fault.CodeOf(err) != "epoch" {
+			t.Errorf("the manager ended with %v", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("an operator whose epoch is over goes on as leader")
+	}
+	if diff := cmp.Diff(map[string][]string{"default": {"a", "b*"}}, r.rows()); diff != "" {
+		t.Errorf("it wrote (-want +got):\n%s", diff)
+	}
+}
+
+func TestAdmissionRefusesBadPoolsAndNamesTheField(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*v1alpha1.ProxyPool)
+		want   string
+	}{
+		"default above max":  {"", func(p *v1alpha1.ProxyPool) { p.Spec.LeaseTime = v1alpha1.LeaseTime{Default: "2h", Max: "1h"} }, "default must not be above max"},
+		"above the own max":  {"max is 24h unless it is said", func(p *v1alpha1.ProxyPool) { p.Spec.LeaseTime.Default = "25h" }, "between 5s and 24h"},
+		"too short a lease":  {"holders could not renew in time", func(p *v1alpha1.ProxyPool) { p.Spec.LeaseTime.Max = "4s" }, "between 5s and 24h"},
+		"not a time":         {"", func(p *v1alpha1.ProxyPool) { p.Spec.Cooldown = "soon" }, "spec.cooldown"},
+		"negative":           {"", func(p *v1alpha1.ProxyPool) { p.Spec.Cooldown = "-5s" }, "spec.cooldown"},
+		"too long a rest":    {"", func(p *v1alpha1.ProxyPool) { p.Spec.Cooldown = "721h" }, "at most 720h"},
+		"more than fits":     {"no duration holds it", func(p *v1alpha1.ProxyPool) { p.Spec.Cooldown = "99999999999999999999h" }, "spec.cooldown"},
+		"initial above max":  {"", func(p *v1alpha1.ProxyPool) { p.Spec.BanCooldown = v1alpha1.BanCooldown{Initial: "2h", Max: "1h"} }, "initial must not be above max"},
+		"factor":             {"rests would grow without bound", func(p *v1alpha1.ProxyPool) { p.Spec.BanCooldown.Factor = 101 }, "spec.banCooldown.factor"},
+		"negative factor":    {"", func(p *v1alpha1.ProxyPool) { p.Spec.BanCooldown.Factor = -1 }, "spec.banCooldown.factor"},
+		"scope":              {"", func(p *v1alpha1.ProxyPool) { p.Spec.Scope = "subnet" }, "spec.scope"},
+		"drain":              {"a deletion that hangs for days", func(p *v1alpha1.ProxyPool) { p.Spec.DrainTimeout = "25h" }, "at most 24h"},
+		"default that picks": {"it has all Proxies", func(p *v1alpha1.ProxyPool) { p.Name = "default"; p.Spec.Selector = selecting("a", "b") }, "leave its selector out"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &v1alpha1.ProxyPool{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: "bad"}}
+			tc.change(p)
+			err := r.client.Create(t.Context(), p)
+			if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%s: got %v, want a refusal with %q", tc.reason, err, tc.want)
+			}
+		})
+	}
+}
+
+func selecting(name, value string) *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: map[string]string{name: value}}
+}
+
+func TestAdmissionTakes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for name, spec := range map[string]v1alpha1.ProxyPoolSpec{
+		"short-max":  {LeaseTime: v1alpha1.LeaseTime{Max: "5s"}},
+		"no-bans":    {BanCooldown: v1alpha1.BanCooldown{Initial: "0s"}},
+		"no-drain":   {DrainTimeout: "0s"},
+		"default":    {Selector: &metav1.LabelSelector{}, Scope: v1alpha1.ScopeExitIP},
+		"selects":    {Selector: selecting("a", "b")},
+		"with.a.dot": {},
+	} {
+		r.create(&v1alpha1.ProxyPool{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec})
+	}
+}
+
+// The pool default without an object is the same as an object that says
+// nothing.
+func TestTheImplicitPoolHasTheDefaultsOfAdmission(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.leads(r.start())
+	u := &unstructured.Unstructured{Object: map[string]any{}}
+	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("ProxyPool"))
+	u.SetName("bare")
+	r.create(u)
+	want := v1alpha1.ProxyPoolSpec{
+		LeaseTime: v1alpha1.LeaseTime{Max: "24h"}, Cooldown: "0s",
+		BanCooldown: v1alpha1.BanCooldown{Initial: "10m", Factor: 2, Max: "24h"}, Scope: "key", DrainTimeout: "10m",
+	}
+	if diff := cmp.Diff(want, r.pool("bare").Spec); diff != "" {
+		t.Errorf("filled in (-want +got):\n%s", diff)
+	}
+	r.shows("bare", 0, 0, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "")
+	named := func(name string) lease.Pool {
+		p, err := r.store.Pool(t.Context(), r.ns+"."+name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Name = ""
+		return p.Pool
+	}
+	if diff := cmp.Diff(named("default"), named("bare")); diff != "" {
+		t.Errorf("(-implicit +object):\n%s", diff)
+	}
+}
+
+// The samples are the files that people copy: each document applies, and its
+// pool comes into force.
+func TestSamplesApply(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.leads(r.start())
+	files, err := fs.Glob(samples.Files, "proxypool_*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%v %v", files, err)
+	}
+	strict := client.NewNamespacedClient(client.WithFieldValidation(r.client, "Strict"), r.ns)
+	made := map[string]bool{}
+	for _, file := range files {
+		data, err := samples.Files.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reader := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), 4096)
+		for n := 1; ; n++ {
+			u := &unstructured.Unstructured{}
+			if err := reader.Decode(u); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			if err := strict.Create(t.Context(), u); err != nil {
+				t.Errorf("%s, document %d: %v", file, n, err)
+				continue
+			}
+			made[u.GetName()] = true
+		}
+	}
+	if !maps.Equal(made, map[string]bool{"home": true, "default": true}) {
+		t.Errorf("made %v", made)
+	}
+	for name := range made {
+		r.shows(name, 0, 0, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "")
+	}
+}
