@@ -94,6 +94,12 @@ func lanes() []lane {
 			steps: []step{goTest("", "./test/e2e/...", "-count=1")},
 		},
 		{
+			// Servers and clients that are killed at random; `make drill-leases`
+			// is the long form.
+			name: "drill", deadline: 10 * time.Minute,
+			steps: []step{goTest("", "./test/leases", "-count=1")},
+		},
+		{
 			name: "drift", deadline: 5 * time.Minute, checkOnly: true,
 			steps: []step{{argv: []string{"make", "drift"}, kind: progress}},
 		},

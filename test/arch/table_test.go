@@ -169,6 +169,11 @@ var rules = table{
 			tests:  []string{third, testkit, "api/...", "client/...", "config/...", core},
 			reason: "the programs are tested from outside, as processes",
 		},
+		{
+			folder: "test/leases", may: []string{std},
+			tests:  []string{third, testkit, "client/...", core, platform, "internal/desk/..."},
+			reason: "both programs stand on the desk; its drill and benches run the desk alone, as processes of the test binary",
+		},
 	},
 
 	importers: []importers{
@@ -208,12 +213,16 @@ var rules = table{
 
 	doors: []door{
 		{
-			imports: []string{"os/exec"}, in: []string{contract + "/local/...", "hack/..."},
-			reason: "every command that the system starts can be found; hack/ starts builds and tests, and is in no program",
+			imports: []string{"os/exec"}, in: []string{contract + "/local/...", "hack/...", "internal/testkit/postgres"},
+			reason: "every command that the system starts can be found; hack/ and the test kits are in no program",
 		},
 		{
 			imports: []string{"modernc.org/sqlite/...", "github.com/pressly/goose/..."}, in: []string{"internal/platform/sqldb/..."},
 			reason: "SQL dialects differ; one place knows them",
+		},
+		{
+			imports: []string{"github.com/jackc/pgx/..."}, in: []string{"internal/platform/sqldb/...", "internal/testkit/postgres"},
+			reason: "as for SQLite; the test kit makes databases on its servers",
 		},
 		{
 			imports: []string{"github.com/spf13/cobra/..."}, in: []string{"internal/proxy/operator"},
