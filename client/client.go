@@ -66,7 +66,7 @@ type Options struct {
 
 // Client speaks to the desk. It is safe for concurrent use.
 type Client struct {
-	base    *url.URL
+	base    string // of every request: BaseURL and /api/v1
 	http    *http.Client
 	retries int
 	// clock is the clock of leases; tests have one of their own.
@@ -99,7 +99,7 @@ func New(opts Options) (*Client, error) {
 		hc.Transport, hc.Timeout = opts.HTTPClient.Transport, opts.HTTPClient.Timeout
 	}
 	hc.CheckRedirect = sameOrigin
-	c := &Client{base: base, http: hc, retries: opts.Retries, clock: newClock()}
+	c := &Client{base: base.JoinPath("api", "v1").String(), http: hc, retries: opts.Retries, clock: newClock()}
 	switch {
 	case c.retries == 0:
 		c.retries = 2

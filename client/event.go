@@ -89,7 +89,7 @@ func (c *Client) stream(ctx context.Context, after *int64, yield func(Event) boo
 	defer cancel()
 	watchdog := time.AfterFunc(silence, cancel)
 	defer watchdog.Stop()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.JoinPath("api", "v1", "events").String(), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/events", nil)
 	if err != nil {
 		return &Error{Class: Invalid, op: op, cause: err}
 	}

@@ -178,11 +178,11 @@ func (l *Lease) KeepAlive(ctx context.Context) error {
 		select {
 		case <-l.released:
 			return nil
+		case <-ctx.Done():
+			return nil
 		default:
 		}
 		switch {
-		case ctx.Err() != nil:
-			return nil
 		case left <= 0 && ending:
 			return nil
 		case left <= 0:

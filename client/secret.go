@@ -69,6 +69,14 @@ type ProxyAccess struct {
 // Address is host and port, as a dialer takes them.
 func (p ProxyAccess) Address() string { return net.JoinHostPort(p.Host, strconv.Itoa(p.Port)) }
 
+// Format writes the URL without the password, for every verb: some verbs make
+// fmt look into a struct behind a pointer without asking its fields how they
+// want to be shown.
+func (p ProxyAccess) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, p.URL().Redacted()) }
+
+// LogValue shows the URL without the password in a log.
+func (p ProxyAccess) LogValue() slog.Value { return slog.StringValue(p.URL().Redacted()) }
+
 // URL is the proxy as a URL, for http.ProxyURL and the like. Its String holds
 // the password; use Redacted for logs.
 func (p ProxyAccess) URL() *url.URL {

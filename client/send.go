@@ -44,14 +44,16 @@ type answerHead struct {
 
 // do makes the call, with retries when it is repeatable.
 func (c *Client) do(ctx context.Context, k call) error {
-	target := c.base.JoinPath("api", "v1")
+	target := c.base
 	for _, p := range k.parts {
 		if p == "" || p == "." || p == ".." {
 			return &Error{Class: Invalid, op: k.op, Title: "a name is missing or is a dot path"}
 		}
-		target = target.JoinPath(url.PathEscape(p))
+		target += "/" + url.PathEscape(p)
 	}
-	target.RawQuery = k.query.Encode()
+	if len(k.query) > 0 {
+		target += "?" + k.query.Encode()
+	}
 	var body []byte
 	if k.body != nil {
 		var err error
@@ -60,7 +62,7 @@ func (c *Client) do(ctx context.Context, k call) error {
 		}
 	}
 	for attempt := 0; ; attempt++ {
-		err := c.once(ctx, k, target.String(), body)
+		err := c.once(ctx, k, target, body)
 		if err == nil {
 			return nil
 		}

@@ -144,9 +144,9 @@ func (t *taking) after(ctx context.Context, err *Error) (pause time.Duration, ag
 		return 0, false
 	case err.Code == codeNoneFree:
 		t.failed = 0
-		// It waited there. When it did not, for whatever reason, it is not asked
-		// in a hot loop.
-		pause = max(0, min(time.Second, t.asked)-t.took)
+		// It waited there. When it did not, because ctx ends within the second or
+		// for whatever reason, it is not asked in a hot loop.
+		pause = max(0, min(time.Second, left)-t.took)
 	case t.renew(err) || err.temporary():
 		pause = min(firstPause<<min(t.failed, 10), maxPause)
 		pause = max(pause-mathrand.N(pause/2+1), err.RetryAfter)

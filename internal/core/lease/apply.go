@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -34,13 +35,16 @@ func Apply(ctx context.Context, tx Tx, begin Begin, ops []Op) ([]Result, error) 
 // prefetch loads in one go what the ops name.
 func (w *work) prefetch(ops []Op) error {
 	var want Want
-	takes := map[CandidateWant]int{}
+	takes := map[string]map[string]int{} // how many by pool and target
 	for _, op := range ops {
 		switch op := op.(type) {
 		case Take:
 			want.Pools = append(want.Pools, op.Pool)
 			want.Tickets = append(want.Tickets, op.Ticket)
-			takes[CandidateWant{Pool: op.Pool, Target: op.Target}]++
+			if takes[op.Pool] == nil {
+				takes[op.Pool] = map[string]int{}
+			}
+			takes[op.Pool][op.Target]++
 			w.takes = append(w.takes, op)
 		case Live:
 			want.Tickets = append(want.Tickets, op.Tickets...)
@@ -88,10 +92,55 @@ func (w *work) prefetch(ops []Op) error {
 			want.Lost = true
 		}
 	}
-	for c, n := range takes {
-		c.Limit = n + spare
-		want.Candidates = append(want.Candidates, c)
-		want.Queues = append(want.Queues, QueueWant{c.Pool, firstQueue})
+	for pool, takes := range takes {
+		want.Queues = append(want.Queues, QueueWant{pool, firstQueue})
+		n := 0
+		for _, of := range takes {
+			n += of
+		}
+		if len(takes) > targets {
+			takes = map[string]int{"": n}
+		}
+		for target := range takes { // whichever it is for, the first ones go to whoever comes first
+			want.Candidates = append(want.Candidates, CandidateWant{pool, target, n + spare})
+		}
+	}
+	if err := w.load(want); err != nil {
+		return err
+	}
+	return w.prefetchMore(ops)
+}
+
+// prefetchMore loads what the ops need besides, as the first rows tell.
+func (w *work) prefetchMore(ops []Op) error {
+	var ids []CooldownID
+	var want Want
+	for _, op := range ops {
+		switch op := op.(type) {
+		case Release:
+			r := w.key(op.ID.Key)
+			if r == nil || r.now.Lease == nil || w.pools[r.now.Lease.Pool] == nil {
+				continue
+			}
+			p, l := w.pools[r.now.Lease.Pool], r.now.Lease
+			if p.Cooldown > 0 && l.Target != "" {
+				ids = append(ids, restsOn(*p, &r.now, l.Target))
+			}
+			if target := cmp.Or(op.Target, l.Target); op.Outcome == Banned && target != "" {
+				ids = append(ids, restsOn(*p, &r.now, target))
+			}
+		case Report:
+			if r, p := w.key(op.Key), w.pools[op.Pool]; r != nil && p != nil && op.Outcome == Banned && op.Target != "" {
+				ids = append(ids, restsOn(*p, &r.now, op.Target))
+			}
+		case PutKey:
+			if w.key(op.Key) == nil {
+				want.Bars = append(want.Bars, op.Key)
+			}
+		}
+	}
+	if want.Cooldowns = w.unknown(ids); len(want.Cooldowns)+len(want.Bars) == 0 {
+		return nil
 	}
 	return w.load(want)
 }
@@ -99,6 +148,7 @@ func (w *work) prefetch(ops []Op) error {
 func (w *work) do(op Op) Result {
 	switch op := op.(type) {
 	case Take:
+		w.taken++
 		return w.take(op)
 	case Live:
 		return w.live(op)
@@ -238,7 +288,7 @@ func (w *work) step(row *keyRow, op Op, around Around) Result {
 	if !w.rest(around.Pool, &after, e) {
 		return Result{}
 	}
-	if e.Event != "" && !(row.fresh && row.dropped) {
+	if e.Event != "" && !(e.Drop && before.stray(w.begin.Now)) { // from nothing to nothing
 		w.event(e.Event, &before, &after, op)
 	}
 	w.mayFree(&before, &after)
@@ -258,7 +308,7 @@ func (w *work) over(row *keyRow) {
 // mayFree notes the pools in which a waiter may find the key now, or earlier
 // than it was told.
 func (w *work) mayFree(before, after *Key) {
-	if before.Equal(after) {
+	if before.same(after) {
 		return
 	}
 	if at := after.FreeAt(); at.After(w.begin.Now) {

@@ -22,6 +22,12 @@ const (
 	spare = 8
 	// firstQueue is how many waiters are looked at first; it grows as needed.
 	firstQueue = 64
+	// targets is how many targets of a pool have candidates of their own in one
+	// transaction. For more the whole pool's are loaded, and their rests.
+	targets = 4
+	// tries is how many candidates of the whole pool are looked at for a target
+	// before it has its own.
+	tries = 256
 	// all and enough are how many candidates a search loads at most: for the
 	// request itself all, for a waiter before it some. A waiter who can use none
 	// of the first ones would make every request read the whole pool.
@@ -39,7 +45,9 @@ type search struct {
 // cursor is where the search for one question goes on. What was no answer a
 // moment ago is none now: nothing but aside changes, and that only grows.
 type cursor struct {
+	stream    *stream
 	at, loads int
+	tried     int // how many were looked at
 	done      bool
 	// waits is set when there was an answer, but set aside.
 	waits bool
@@ -82,18 +90,21 @@ func (w *work) find(p Pool, op Take, question string, s *search, most int) *keyR
 		return nil
 	}
 	best := w.findLoose(p, op, s, c)
-	for {
+	for w.broken == nil {
 		st := w.stream(p.Name, op.Target)
 		if st == nil {
 			return nil
 		}
-		if c.loads != st.loads {
-			c.at, c.loads = 0, st.loads
+		if c.stream != st || c.loads != st.loads {
+			c.at, c.stream, c.loads = 0, st, st.loads
 		}
-		for c.at = max(c.at, st.at); c.at < len(st.names); c.at++ {
+		for c.at = max(c.at, st.at); c.at < len(st.names) && w.broken == nil; c.at++ {
+			if c.tried++; c.tried > tries && w.narrow(p.Name, op.Target) {
+				break
+			}
 			r := w.keys[st.names[c.at]]
 			switch {
-			case w.loose[p.Name][r.now.Name] != nil || !w.suits(p, op, r):
+			case w.loose[p.Name][r.now.Name] != nil || !w.suits(p, op, r, st.names[c.at:]):
 			case s.aside[r.now.Name]:
 				c.waits = true
 			case best == nil || Less(&r.now, &best.now):
@@ -102,88 +113,142 @@ func (w *work) find(p Pool, op Take, question string, s *search, most int) *keyR
 				return best
 			}
 		}
-		if !st.more {
-			break
-		}
-		if st.limit >= most {
+		switch {
+		case c.at < len(st.names): // another stream, or broken
+		case !st.more:
+			if best == nil && w.broken == nil {
+				c.done = true
+				if !c.waits {
+					w.none[memo] = w.frees
+				}
+			}
 			return best
-		}
-		if w.loadStream(p.Name, op.Target, st.limit*4) == nil {
-			return nil
-		}
-	}
-	if best == nil && w.broken == nil {
-		c.done = true
-		if !c.waits {
-			w.none[memo] = w.frees
+		case st.limit >= most:
+			return best
+		default:
+			w.loadStream(w.streamID(p.Name, op.Target), st.limit*4)
 		}
 	}
-	return best
+	return nil
+}
+
+// findLoose looks among those that became free in this transaction.
+func (w *work) findLoose(p Pool, op Take, s *search, c *cursor) *keyRow {
+	names := w.looseNames(p.Name)
+	for i, n := range names {
+		switch r := w.keys[n]; {
+		case !w.suits(p, op, r, names[i:]):
+		case s.aside[n]:
+			c.waits = true
+		default:
+			return r
+		}
+	}
+	return nil
+}
+
+// looseNames are a pool's loose keys in order.
+func (w *work) looseNames(pool string) []string {
+	l := w.sorted[pool]
+	if l == nil || l.frees != w.frees {
+		l = &looseList{frees: w.frees}
+		for n := range w.loose[pool] {
+			l.names = append(l.names, n)
+		}
+		slices.SortFunc(l.names, func(a, b string) int { return compare(w.keys[a], w.keys[b]) })
+		w.sorted[pool] = l
+	}
+	return l.names
+}
+
+// looseList is the loose keys of a pool as they were after so many frees: what
+// changes a key's place counts as one.
+type looseList struct {
+	names []string
+	frees int
 }
 
 // wants reports whether a waiter that found nothing among what was looked at
 // can use the key all the same.
 func (w *work) wants(p Pool, op Take, r *keyRow) bool {
 	st := w.stream(p.Name, op.Target)
-	if st == nil || !st.more {
-		return false // all was looked at
-	}
-	return (op.Target == "" || w.know(restsBy(&r.now, op.Target))) && w.suits(p, op, r)
+	return st != nil && st.more && w.suits(p, op, r, []string{r.now.Name})
 }
 
-// findLoose looks among those that became free in this transaction.
-func (w *work) findLoose(p Pool, op Take, s *search, c *cursor) *keyRow {
-	loose := w.loose[p.Name]
-	if len(loose) == 0 {
-		return nil
-	}
-	if op.Target != "" {
-		var ids []CooldownID
-		for _, r := range loose {
-			ids = append(ids, restsBy(&r.now, op.Target)...)
-		}
-		if !w.know(ids) {
-			return nil
-		}
-	}
-	var best *keyRow
-	for name, r := range loose {
-		switch {
-		case best != nil && !Less(&r.now, &best.now) || !w.suits(p, op, r):
-		case s.aside[name]:
-			c.waits = true
-		default:
-			best = r
-		}
-	}
-	return best
-}
-
-// suits reports whether the take can use the key now. Whether it rests for the
-// target must be known, or the key be a candidate for it.
-func (w *work) suits(p Pool, op Take, r *keyRow) bool {
+// suits reports whether the take can use the key now. next are the names that
+// are looked at next: their rests are asked for at once.
+func (w *work) suits(p Pool, op Take, r *keyRow, next []string) bool {
 	if r == nil || r.dropped || !r.now.Eligible(p, op, w.begin.Now) {
 		return false
 	}
 	if op.Target == "" {
 		return true
 	}
-	return !slices.ContainsFunc(restsBy(&r.now, op.Target), func(id CooldownID) bool {
-		c := w.cooldowns[id]
-		return c != nil && w.begin.Now.Before(c.Until)
-	})
+	for _, id := range restsBy(&r.now, op.Target) {
+		if !w.known(id) && !w.foresee(p.Name, op.Target, next) {
+			return false
+		}
+		if c := w.cooldowns[id]; c != nil && w.begin.Now.Before(c.Until) {
+			return false
+		}
+	}
+	return true
+}
+
+// foresee asks for the rests of the keys that come next, for the target and, for
+// the takes of the transaction are likely to get one after another, for theirs.
+func (w *work) foresee(pool, target string, names []string) bool {
+	var ids []CooldownID
+	add := func(names []string, most int, target string) {
+		for _, n := range names[:min(len(names), most)] {
+			ids = append(ids, restsBy(&w.keys[n].now, target)...)
+		}
+	}
+	add(names, 16, target)
+	for _, op := range w.takes[w.taken:] {
+		if op.Pool == pool && op.Target != "" && len(names) > 0 {
+			add(names, 4, op.Target)
+			names = names[1:]
+		}
+	}
+	return w.know(ids)
+}
+
+// streamID names the stream to look at for a target: its own, without what
+// rests for it, when there is one, or that of the whole pool.
+//
+// When this transaction lifted rests for the target, its own lacks what they
+// freed.
+func (w *work) streamID(pool, target string) CandidateWant {
+	id := CandidateWant{Pool: pool, Target: target}
+	if w.streams[id] == nil || w.lifts(target) {
+		id.Target = ""
+	}
+	return id
+}
+
+func (w *work) lifts(target string) bool {
+	return slices.ContainsFunc(w.lifted, func(l CooldownID) bool { return l.Target == "" || l.Target == target })
+}
+
+// narrow gives a target its own stream when so much of the pool rests for it
+// that looking through all is a waste. It reports whether that is new.
+func (w *work) narrow(pool, target string) bool {
+	id := CandidateWant{Pool: pool, Target: target}
+	if target == "" || w.streams[id] != nil || w.lifts(target) {
+		return false
+	}
+	w.loadStream(id, len(w.takes)+spare)
+	return true
 }
 
 // stream returns the candidates for a target, nil when the database failed.
 func (w *work) stream(pool, target string) *stream {
 	id := w.streamID(pool, target)
-	if w.streams[id] == nil {
-		return w.loadStream(pool, target, spare)
-	}
-	s := w.streams[id]
-	if id.Target != target && !w.knowRests(s, target) {
+	if w.streams[id] == nil && !w.loadStream(id, len(w.takes)+spare) {
 		return nil
 	}
+	s := w.streams[id]
 	// What this transaction gave away is skipped for good.
 	for s.at < len(s.names) {
 		if r := w.key(s.names[s.at]); r != nil && w.loose[pool][r.now.Name] == nil && !r.now.Held(w.begin.Now) {
@@ -194,37 +259,9 @@ func (w *work) stream(pool, target string) *stream {
 	return s
 }
 
-// streamID names the stream to look at. When this transaction lifted rests for
-// the target, the store's candidates for it lack what they freed: then all are
-// looked at, with their rests.
-func (w *work) streamID(pool, target string) CandidateWant {
-	lifts := func(l CooldownID) bool { return l.Target == "" || l.Target == target }
-	if target != "" && slices.ContainsFunc(w.lifted, lifts) {
-		target = ""
-	}
-	return CandidateWant{Pool: pool, Target: target}
-}
-
-func (w *work) loadStream(pool, target string, limit int) *stream {
-	id := w.streamID(pool, target)
-	want := id
+func (w *work) loadStream(want CandidateWant, limit int) bool {
 	want.Limit = limit
-	if w.load(Want{Candidates: []CandidateWant{want}}) != nil {
-		return nil
-	}
-	s := w.streams[id]
-	if id.Target != target && !w.knowRests(s, target) {
-		return nil
-	}
-	return s
-}
-
-func (w *work) knowRests(s *stream, target string) bool {
-	var ids []CooldownID
-	for _, n := range s.names {
-		ids = append(ids, restsBy(&w.keys[n].now, target)...)
-	}
-	return w.know(ids)
+	return w.load(Want{Candidates: []CandidateWant{want}}) == nil
 }
 
 func (w *work) addStream(c CandidateWant, found CandidatesFound) {
@@ -239,9 +276,7 @@ func (w *work) addStream(c CandidateWant, found CandidatesFound) {
 	for i := range found.Keys {
 		rows[i] = w.keys[found.Keys[i].Name]
 	}
-	slices.SortFunc(rows, func(a, b *keyRow) int {
-		return cmp.Or(a.now.Rank().Compare(b.now.Rank()), cmp.Compare(a.now.Name, b.now.Name))
-	})
+	slices.SortFunc(rows, compare)
 	s.names = s.names[:0]
 	for _, r := range rows {
 		s.names = append(s.names, r.now.Name)
@@ -256,4 +291,9 @@ func (w *work) names(p Pool, target string) []string {
 		return s.names
 	}
 	return nil
+}
+
+// compare orders rows as [Less] does.
+func compare(a, b *keyRow) int {
+	return cmp.Or(a.now.Rank().Compare(b.now.Rank()), cmp.Compare(a.now.Name, b.now.Name))
 }

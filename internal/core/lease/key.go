@@ -303,8 +303,8 @@ func (k *Key) list(pools []string, now time.Time) {
 // in reports whether the pool lists the key.
 func (k *Key) in(pool string) bool { return slices.Contains(k.Pools, pool) }
 
-// Equal reports whether two rows are the same but for their version.
-func (k *Key) Equal(o *Key) bool {
+// same reports whether two rows are the same but for their version.
+func (k *Key) same(o *Key) bool {
 	a, b := *k, *o
 	a.Version, b.Version = 0, 0
 	eq := func(x, y *Lease) bool { return (x == nil) == (y == nil) && (x == nil || *x == *y) }

@@ -104,23 +104,24 @@ func (w *work) loadBars(names []string) (map[string][]Bar, bool) {
 	if len(names) == 0 {
 		return nil, true
 	}
-	f, err := w.tx.Load(w.ctx, Want{Bars: names})
-	if err != nil {
-		w.broken = err
+	ask := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return has(w.bars, n) })
+	if len(ask) > 0 && w.load(Want{Bars: ask}) != nil {
 		return nil, false
 	}
 	bars := map[string][]Bar{}
 	for _, n := range names {
-		for _, b := range f.Bars[n] {
+		for _, b := range w.bars[n] {
 			if ch := w.changed[b.Change]; ch != nil {
 				b.Until = ch.Until // renewed or ended
 			}
-			bars[n] = append(bars[n], b)
+			if b.inForce(w.begin.Now) {
+				bars[n] = append(bars[n], b)
+			}
 		}
 	}
 	for _, ch := range w.changed { // begun
 		for _, n := range ch.Keys {
-			if slices.Contains(names, n) && !slices.ContainsFunc(bars[n], func(b Bar) bool { return b.Change == ch.ID }) {
+			if w.begin.Now.Before(ch.Until) && slices.Contains(names, n) && !slices.ContainsFunc(bars[n], func(b Bar) bool { return b.Change == ch.ID }) {
 				bars[n] = append(bars[n], Bar{Change: ch.ID, By: ch.Account, Until: ch.Until})
 			}
 		}
@@ -420,5 +421,6 @@ func (w *work) bar(ch *Change) {
 				r.now.Bars[i].Until = ch.Until
 			}
 		}
+		r.now.Bars = slices.DeleteFunc(r.now.Bars, func(b Bar) bool { return !b.inForce(w.begin.Now) })
 	}
 }

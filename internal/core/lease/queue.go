@@ -140,9 +140,19 @@ func (w *work) countAhead(first AheadWant) bool {
 	return w.load(Want{Ahead: slices.Collect(maps.Keys(wants))}) == nil
 }
 
+// waiting returns a ticket that waits, nil for none. What a sweep of this
+// transaction forgets is none.
+func (w *work) waiting(id string) *ticketRow {
+	t := w.tickets[id]
+	if t == nil || t.dropped || !t.Waiting() || w.forget > 0 && t.PlaceUntil.Before(w.begin.Now) {
+		return nil
+	}
+	return t
+}
+
 func (w *work) live(op Live) Result {
 	for _, id := range op.Tickets {
-		if t := w.tickets[id]; t != nil && !t.dropped && t.Waiting() {
+		if t := w.waiting(id); t != nil {
 			t.LiveUntil, t.PlaceUntil = w.begin.Now.Add(LiveFor), w.begin.Now.Add(PlaceFor)
 			w.touch(t)
 			w.join(t)
@@ -152,8 +162,8 @@ func (w *work) live(op Live) Result {
 }
 
 func (w *work) leave(op Leave) Result {
-	t := w.tickets[op.Ticket]
-	if t == nil || t.dropped || !t.Waiting() {
+	t := w.waiting(op.Ticket)
+	if t == nil {
 		return Result{}
 	}
 	t.LiveUntil, t.PlaceUntil = w.begin.Now, w.begin.Now.Add(PlaceFor)
@@ -166,8 +176,9 @@ func (w *work) leave(op Leave) Result {
 
 func (w *work) revive() Result {
 	for i := range w.lost {
-		t := w.ticket(w.lost[i])
-		if t.dropped || !t.Waiting() || t.PlaceUntil.After(w.begin.Now) || t.PlaceUntil.Before(w.lastPlace.Add(-PlaceFor)) {
+		w.ticket(w.lost[i])
+		t := w.waiting(w.lost[i].ID)
+		if t == nil || t.PlaceUntil.After(w.begin.Now) || t.PlaceUntil.Before(w.lastPlace.Add(-PlaceFor)) {
 			continue
 		}
 		t.PlaceUntil = w.begin.Now.Add(PlaceFor)

@@ -346,7 +346,7 @@ func (k *Key) put(op PutKey, now time.Time) Effects {
 	k.Managed, k.UID = true, op.UID
 	k.list(slices.Compact(slices.Sorted(slices.Values(op.Pools))), now)
 	k.Attributes, k.ExitIP, k.Unfit = op.Attributes, op.ExitIP, op.Unfit
-	if e.Event == "" && !k.Equal(&before) {
+	if e.Event == "" && !k.same(&before) {
 		e.Event = "changed"
 	}
 	return e

@@ -126,7 +126,7 @@ func (w *work) choose(p Pool, op Take, t *ticketRow) *keyRow {
 			continue
 		}
 		r := w.find(p, other.take(), other.question(), s, enough)
-		if r == nil && w.wants(p, other.take(), mine) {
+		if r == nil && w.broken == nil && w.wants(p, other.take(), mine) {
 			r = mine // it has none among those that were looked at, but this one
 		}
 		if r == nil {

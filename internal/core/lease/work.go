@@ -22,7 +22,8 @@ type work struct {
 	written   []*keyRow          // those that were touched
 	tickets   map[string]*ticketRow
 	stirred   []*ticketRow // those that were touched
-	takes     []Take       // all of the transaction
+	takes     []Take       // all of the transaction, of which so many were taken
+	taken     int
 	queues    map[string]*queue
 	aheads    map[AheadWant]int
 	streams   map[CandidateWant]*stream // Limit 0 in the map's keys
@@ -34,6 +35,7 @@ type work struct {
 	lifted    []CooldownID
 	changes   map[string]*Change // the latest by pool; nil for none
 	changed   map[string]*Change // those to write by id
+	bars      map[string][]Bar   // of names without a row, at the transaction's begin
 	due       []string
 	nextDue   time.Time
 	lost      []Ticket
@@ -42,6 +44,7 @@ type work struct {
 	// loose are keys that may have become free in this transaction, by pool:
 	// what the store knows of their order is not true any more.
 	loose  map[string]map[string]*keyRow
+	sorted map[string]*looseList
 	frees  int // counts what may have made a key free
 	freed  map[string]bool
 	events []Event
@@ -82,7 +85,7 @@ func newWork(ctx context.Context, tx Tx, begin Begin) *work {
 		queues: map[string]*queue{}, aheads: map[AheadWant]int{}, streams: map[CandidateWant]*stream{}, none: map[string]int{},
 		nexts: map[NextWant]*NextFound{}, counts: map[string]*MembersFound{}, cooldowns: map[CooldownID]*Cooldown{},
 		rested: map[CooldownID]bool{}, changes: map[string]*Change{}, changed: map[string]*Change{},
-		loose: map[string]map[string]*keyRow{}, freed: map[string]bool{},
+		loose: map[string]map[string]*keyRow{}, sorted: map[string]*looseList{}, freed: map[string]bool{}, bars: map[string][]Bar{},
 	}
 }
 
@@ -177,6 +180,9 @@ func (w *work) load(want Want) error {
 	for i := range f.Cooldowns {
 		w.cooldowns[f.Cooldowns[i].CooldownID] = &f.Cooldowns[i]
 	}
+	for _, n := range want.Bars {
+		w.bars[n] = f.Bars[n]
+	}
 	for _, n := range want.Changes {
 		w.changes[n] = nil
 	}
@@ -228,7 +234,7 @@ func (w *work) cooldown(id CooldownID) (Cooldown, bool) {
 	if !w.know([]CooldownID{id}) {
 		return Cooldown{}, false
 	}
-	if c := w.cooldowns[id]; c != nil {
+	if c := w.cooldowns[id]; c != nil && !c.Forget.Before(w.begin.Now) { // else a sweep may take it at any time
 		return *c, true
 	}
 	return Cooldown{CooldownID: id}, true
@@ -237,14 +243,25 @@ func (w *work) cooldown(id CooldownID) (Cooldown, bool) {
 // know loads cooldowns that are not known yet. What was lifted is known to be
 // none.
 func (w *work) know(ids []CooldownID) bool {
-	var want []CooldownID
+	want := w.unknown(ids)
+	return len(want) == 0 || w.load(Want{Cooldowns: want}) == nil
+}
+
+// unknown are those of the cooldowns that must be asked for; they count as
+// known from then on.
+func (w *work) unknown(ids []CooldownID) (want []CooldownID) {
 	for _, id := range ids {
-		if _, known := w.cooldowns[id]; !known && !w.liftedID(id) {
+		if !w.known(id) {
 			want = append(want, id)
-			w.cooldowns[id] = nil // asked for once
+			w.cooldowns[id] = nil
 		}
 	}
-	return len(want) == 0 || w.load(Want{Cooldowns: want}) == nil
+	return want
+}
+
+func (w *work) known(id CooldownID) bool {
+	_, known := w.cooldowns[id]
+	return known || w.liftedID(id)
 }
 
 func (w *work) liftedID(id CooldownID) bool {
@@ -298,7 +315,7 @@ func (w *work) save() error {
 		case r.dropped && r.fresh:
 		case r.dropped:
 			c.DropKeys = append(c.DropKeys, r.was)
-		case r.fresh || !r.now.Equal(&r.was):
+		case r.fresh || !r.now.same(&r.was):
 			c.Keys = append(c.Keys, r.write())
 		}
 	}

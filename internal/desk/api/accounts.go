@@ -182,4 +182,4 @@ func decodeName(cursor string) (string, error) {
 	return string(name), nil
 }
 
-func errCursor() error { return queryError("cursor", "not the field next of an earlier page") }
+func errCursor() error { return fieldError("query.cursor", "not the field next of an earlier page") }

@@ -21,7 +21,8 @@ type Access interface {
 	// credentials that its holder needs. When it fails, the lease is given back
 	// and the client is told of an outage (503, code access): nothing is handed
 	// out that cannot be used. It is called again when a grant is replayed, may
-	// block within ctx, and must not change attributes.
+	// block within ctx, and must not change attributes. The zero ProxyAccess says
+	// that the key's name tells all there is to tell.
 	Access(ctx context.Context, key, uid string, attributes map[string]string) (client.ProxyAccess, error)
 }
 
@@ -150,7 +151,10 @@ func (s *server) reach(ctx context.Context, x *exchange, g *service.Grant) (*pro
 	asked, cancel := context.WithTimeout(ctx, s.opts.Limits.CallTimeout)
 	defer cancel()
 	a, err := s.opts.Access.Access(asked, g.Key, g.UID, g.Attributes)
-	if err == nil {
+	switch {
+	case err == nil && a == client.ProxyAccess{}:
+		return nil, nil
+	case err == nil:
 		return &proxyAccess{a.Protocol, a.Host, a.Port, a.Username, string(a.Password), a.URL().String()}, nil
 	}
 	back, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.Limits.CallTimeout)

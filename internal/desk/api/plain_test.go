@@ -210,6 +210,7 @@ func TestLeaseRequestsAreStrict(t *testing.T) {
 		"path NUL":         {"a NUL", "GET", "/pools/a%00b", ``, 400, "invalid", "path.pool", "path.pool"},
 		"path long":        {"1,000 characters", "GET", "/pools/" + strings.Repeat("a", 1000), ``, 400, "invalid", "path.pool", "path.pool"},
 		"key slash":        {"a key too", "POST", "/pools/win/keys/a%2Fb/enable", ``, 400, "invalid", "path.key", "path.key"},
+		"key elsewhere":    {"a key of another pool", "POST", "/pools/short/keys/win-01/enable", ``, 404, "not_found:key", "win-01", ""},
 		"lease slash":      {"an id that is none", "GET", "/leases/a%2Fb", ``, 404, "not_found:lease", "a/b", ""},
 		"lease dots":       {"nor is this", "POST", "/leases/%2e%2e/renew", ``, 404, "not_found:lease", "", ""},
 		"lease long":       {"nor is this", "POST", "/leases/" + strings.Repeat("a", 1000) + "/renew", ``, 400, "invalid", "path.id", "path.id"},

@@ -290,7 +290,7 @@ func decodeLeaseName(cursor string) (string, error) {
 	}
 	name, err := base64.RawURLEncoding.Strict().DecodeString(cursor)
 	if err != nil || lease.ValidName(string(name)) != nil {
-		return "", queryError("cursor", "not the field next of an earlier page")
+		return "", errCursor()
 	}
 	return string(name), nil
 }
@@ -310,7 +310,7 @@ func decodePlace(cursor string) (seq int64, shown int, err error) {
 	seq, badSeq := strconv.ParseInt(place, 10, 64)
 	shown, badShown := strconv.Atoi(count)
 	if err != nil || !ok || badSeq != nil || badShown != nil || seq < 1 || shown < 0 || shown > lease.MaxQueue {
-		return 0, 0, queryError("cursor", "not the field next of an earlier page")
+		return 0, 0, errCursor()
 	}
 	return seq, shown, nil
 }

@@ -206,9 +206,6 @@ func checkHeader(h http.Header) error {
 	return nil
 }
 
-// queryError says what is wrong with one query parameter.
-func queryError(name, message string) error { return fieldError("query."+name, message) }
-
 // fieldError says what is wrong with one part of a request.
 func fieldError(location, message string) error {
 	return httpd.WithFields(fault.New(fault.Invalid, location+": "+message),

@@ -133,7 +133,7 @@ func decodeCursor(cursor string) (ProxyName, error) {
 	text, err := base64.RawURLEncoding.Strict().DecodeString(cursor)
 	namespace, name, ok := strings.Cut(string(text), "/")
 	if err != nil || !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
-		return ProxyName{}, queryError("cursor", "not the field next of an earlier page")
+		return ProxyName{}, errCursor()
 	}
 	return ProxyName{namespace, name}, nil
 }

@@ -126,12 +126,10 @@ func TestClientLeavesWhileItWaits(t *testing.T) {
 	}
 }
 
-// undeliverable loses the answer to a take: its client is gone before it is
-// written, or the connection breaks.
+// undeliverable loses the answer to a take when it is cut.
 type undeliverable struct {
 	http.ResponseWriter
-	cancel func()
-	cut    bool
+	cut bool
 }
 
 func (u *undeliverable) Write(b []byte) (int, error) {
@@ -191,7 +189,7 @@ func TestUndelivered(t *testing.T) {
 	})
 }
 
-// gone is an answer whose client leaves in the very moment of the grant.
+// leaver is a store whose client leaves in the very moment of the grant.
 type leaver struct {
 	*leasetest.Memory
 	leave func()

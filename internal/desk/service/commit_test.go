@@ -282,6 +282,39 @@ func TestLostAnswers(t *testing.T) {
 	})
 }
 
+// What is sent again keeps its order.
+func TestLostAnswersKeepOrder(t *testing.T) {
+	bubble(t, []string{"a"}, func(t *testing.T, store *tap) {
+		s, stop := start(t, store, service.Limits{})
+		defer stop()
+		synctest.Wait()
+		resume := paused(t, s, store)
+		store.LoseNext() // that of the transaction that is held up
+		store.LoseNext()
+		done := make(chan error, 4)
+		for i := range 4 {
+			go func() {
+				_, _, err := s.Disable(t.Context(), lease.Disable{Key: "a", Reason: fmt.Sprint(i)})
+				done <- err
+			}()
+			synctest.Wait()
+		}
+		resume()
+		for range 4 {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		k, err := s.Key(t.Context(), "a")
+		if err != nil || k.Keys[0].Disabled.Reason != "3" {
+			t.Errorf("%+v, %v", k.Keys[0].Disabled, err)
+		}
+		if n := count[lease.Disable](store); n != 8 {
+			t.Errorf("%d were sent", n)
+		}
+	})
+}
+
 // A waiter whose grant was lost with the answer gets that one, and no other.
 func TestLostGrantOfAWaiter(t *testing.T) {
 	bubble(t, []string{"a"}, func(t *testing.T, store *tap) {
@@ -299,7 +332,7 @@ func TestLostGrantOfAWaiter(t *testing.T) {
 	})
 }
 
-// Whoever leaves leaves nothing behind, wherever its request is.
+// A client that goes away leaves nothing behind, wherever its request is.
 func TestLeavingAtEveryStep(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -360,6 +393,18 @@ func TestLeavingAtEveryStep(t *testing.T) {
 				close(left)
 			},
 		},
+		"in its transaction, with nothing free": {
+			reason: "it waits no more", wait: time.Minute,
+			steps: func(t *testing.T, s *service.Service, store *tap, a *asker, begin, leave func()) {
+				held := take(t, s)
+				sentThenLeft(t, s, store, a, begin, leave)
+				synctest.Wait()
+				if p, err := s.Pool(t.Context(), "p"); err != nil || p.Waiting != 0 {
+					t.Errorf("%d wait still, %v", p.Waiting, err)
+				}
+				release(t, s, held)
+			},
+		},
 		"asking as a waiter": {
 			reason: "the grant is unclaimed", wait: time.Minute,
 			steps: func(t *testing.T, s *service.Service, store *tap, _ *asker, begin, leave func()) {
@@ -367,7 +412,7 @@ func TestLeavingAtEveryStep(t *testing.T) {
 				begin()
 				at, left := make(chan struct{}), make(chan struct{})
 				store.set(func(ops []lease.Op) {
-					if _, ok := ops[0].(lease.Take); ok {
+					if hasTake(ops, true) {
 						close(at)
 						<-left
 						store.set(nil, nil)
@@ -386,7 +431,7 @@ func TestLeavingAtEveryStep(t *testing.T) {
 				begin()
 				at, left := make(chan struct{}), make(chan struct{})
 				store.set(func(ops []lease.Op) {
-					if len(ops) == 2 && !ops[1].(lease.Take).Wait {
+					if hasTake(ops, false) {
 						close(at)
 						<-left
 						store.set(nil, nil)
@@ -433,10 +478,17 @@ func TestLeavingAtEveryStep(t *testing.T) {
 	}
 }
 
+func hasTake(ops []lease.Op, wait bool) bool {
+	return slices.ContainsFunc(ops, func(op lease.Op) bool {
+		take, ok := op.(lease.Take)
+		return ok && take.Wait == wait
+	})
+}
+
 func sentThenLeft(_ *testing.T, _ *service.Service, store *tap, _ *asker, begin, leave func()) {
 	left := make(chan struct{})
 	store.set(func(ops []lease.Op) {
-		if _, ok := ops[0].(lease.Take); ok {
+		if hasTake(ops, true) || hasTake(ops, false) {
 			store.set(nil, nil)
 			<-left
 		}
@@ -444,6 +496,169 @@ func sentThenLeft(_ *testing.T, _ *service.Service, store *tap, _ *asker, begin,
 	begin()
 	leave()
 	close(left)
+}
+
+// It was sent, its answer was lost, and it waits for its turn to be sent again.
+func TestLeavingBeforeTheSecondTry(t *testing.T) {
+	for _, wait := range []time.Duration{0, time.Minute} {
+		bubble(t, []string{"a"}, func(t *testing.T, store *tap) {
+			s, stop := start(t, store, service.Limits{Batch: 1})
+			defer stop()
+			synctest.Wait()
+			first, second := make(chan struct{}), make(chan struct{})
+			n := 0
+			store.set(func([]lease.Op) {
+				n++
+				switch n {
+				case 1:
+					<-first
+				case 2:
+					<-second
+				}
+			}, nil)
+			store.LoseNext()
+			ctx, leave := context.WithCancel(t.Context())
+			a := newAsker(s)
+			a.take(ctx, "leaver", service.TakeRequest{Wait: wait, IdempotencyKey: "k"})
+			synctest.Wait()
+			other := make(chan error, 1)
+			go func() { // goes first
+				_, err := s.Do(t.Context(), lease.Live{})
+				other <- err
+			}()
+			synctest.Wait()
+			close(first)
+			synctest.Wait()
+			leave()
+			if got := a.next(t); !errors.Is(got.err, context.Canceled) {
+				t.Fatal(got.err)
+			}
+			close(second)
+			if err := <-other; err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(lease.UnclaimedFor + time.Second)
+			if p, err := s.Pool(t.Context(), "p"); err != nil || p.Held != 0 {
+				t.Errorf("wait %s: %d keys are held (%v)", wait, p.Held, err)
+			}
+		})
+	}
+}
+
+// The answer and the client's end meet: whichever is seen first, no key is held
+// by nobody.
+func TestLeavingWithTheAnswer(t *testing.T) {
+	const n = 200
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("k%03d", i)
+	}
+	bubble(t, keys, func(t *testing.T, store *tap) {
+		s, stop := start(t, store, service.Limits{})
+		defer stop()
+		synctest.Wait()
+		got := 0
+		for i := range n {
+			ctx, leave := context.WithCancel(t.Context())
+			store.then(func([]lease.Op) { leave() })
+			a := newAsker(s)
+			a.take(ctx, "leaver", service.TakeRequest{Wait: time.Duration(i%2) * time.Minute})
+			if a.next(t).err == nil {
+				got++
+			}
+			store.then(nil)
+		}
+		time.Sleep(lease.UnclaimedFor + time.Second)
+		if p, err := s.Pool(t.Context(), "p"); err != nil || p.Held != got {
+			t.Errorf("%d grants arrived and %d keys are held (%v)", got, p.Held, err)
+		}
+	})
+}
+
+// A request that is sent twice, of which the second is given up, leaves the
+// grant of the first alone.
+func TestLeavingAReplay(t *testing.T) {
+	bubble(t, []string{"a"}, func(t *testing.T, store *tap) {
+		s, stop := start(t, store, service.Limits{})
+		defer stop()
+		r := service.TakeRequest{Account: "ann", Pool: "p", Holder: "h", IdempotencyKey: "k"}
+		g, err := s.Take(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		a := newAsker(s)
+		sentThenLeft(t, s, store, a, func() {
+			a.take(ctx, "again", r)
+			synctest.Wait()
+		}, leave)
+		if got := a.next(t); !errors.Is(got.err, context.Canceled) {
+			t.Fatal(got.err)
+		}
+		time.Sleep(lease.UnclaimedFor + time.Second)
+		release(t, s, g)
+	})
+}
+
+// The wait ends while it is asked for, in vain.
+func TestNothingAtTheDeadline(t *testing.T) {
+	bubble(t, []string{"a"}, func(t *testing.T, store *tap) {
+		s, stop := start(t, store, service.Limits{})
+		defer stop()
+		take(t, s)
+		a := newAsker(s)
+		began := time.Now()
+		a.take(t.Context(), "w", service.TakeRequest{Wait: 10 * time.Second, IdempotencyKey: "k"})
+		time.Sleep(9900 * time.Millisecond)
+		store.set(func(ops []lease.Op) {
+			if hasTake(ops, true) {
+				store.set(nil, nil)
+				time.Sleep(300 * time.Millisecond)
+			}
+		}, nil)
+		rs, err := store.Memory.Do(t.Context(), []lease.Op{lease.Lift{Key: "a"}}) // makes it ask
+		if err != nil || rs[0].Err != nil {
+			t.Fatal(err, rs)
+		}
+		got := a.next(t)
+		wantCode(t, got.err, fault.Quota, "none_free")
+		if e, _ := errors.AsType[*service.NoneFree](got.err); e.Position != 1 || got.at.Sub(began) != 10200*time.Millisecond {
+			t.Errorf("place %d after %s", e.Position, got.at.Sub(began))
+		}
+		p, err := s.Pool(t.Context(), "p")
+		if err != nil || p.Waiting != 0 {
+			t.Errorf("%d wait still, %v", p.Waiting, err)
+		}
+	})
+}
+
+// A key comes free between the transaction of a waiter's first try and its
+// answer.
+func TestFreedMeanwhile(t *testing.T) {
+	bubble(t, []string{"a"}, func(t *testing.T, store *tap) {
+		s, stop := start(t, store, service.Limits{})
+		defer stop()
+		held := take(t, s)
+		synctest.Wait()
+		store.then(func(ops []lease.Op) {
+			if !hasTake(ops, true) {
+				return
+			}
+			store.then(nil)
+			rs, err := store.Memory.Do(context.Background(), []lease.Op{lease.Force{Key: held.Key}})
+			if err != nil || rs[0].Err != nil {
+				t.Error(err, rs)
+			}
+			time.Sleep(time.Millisecond) // the news comes first
+		})
+		began := time.Now()
+		if _, err := s.Take(t.Context(), service.TakeRequest{Account: "ann", Pool: "p", Wait: time.Minute}); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > 2*time.Millisecond {
+			t.Errorf("it took %s", took)
+		}
+	})
 }
 
 // The wait ends while the grant is on its way: it is given to who listens still.
@@ -457,7 +672,7 @@ func TestGrantAtTheDeadline(t *testing.T) {
 		a.take(t.Context(), "w", service.TakeRequest{Wait: 10 * time.Second})
 		time.Sleep(9900 * time.Millisecond)
 		store.set(func(ops []lease.Op) {
-			if _, ok := ops[0].(lease.Take); ok {
+			if hasTake(ops, true) {
 				store.set(nil, nil)
 				time.Sleep(300 * time.Millisecond)
 			}

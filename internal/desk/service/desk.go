@@ -23,6 +23,8 @@ type desk struct {
 	lanes   [lanes][]*call
 	ops     int // of callers, in the lanes
 	dropped int // calls whose caller left, still in the lanes
+	// retry are calls to be sent again, in order; empty between transactions.
+	retry []*call
 
 	rooms map[string]*room
 	// hot are rooms in which somebody is to be asked for.

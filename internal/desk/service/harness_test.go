@@ -28,6 +28,8 @@ type tap struct {
 	hold func(ops []lease.Op)
 	// refuse, when not nil, may make a transaction fail.
 	refuse func(ops []lease.Op) error
+	// after, when not nil, is called between a transaction's end and its answer.
+	after func(ops []lease.Op)
 	// deaf makes Watch tell of nothing.
 	deaf bool
 }
@@ -37,7 +39,7 @@ func newTap() *tap { return &tap{Memory: leasetest.NewMemory(leasetest.Options{}
 func (s *tap) Do(ctx context.Context, ops []lease.Op) ([]lease.Result, error) {
 	s.mu.Lock()
 	s.sent = append(s.sent, slices.Clone(ops))
-	hold, refuse := s.hold, s.refuse
+	hold, refuse, after := s.hold, s.refuse, s.after
 	s.mu.Unlock()
 	if hold != nil {
 		hold(ops)
@@ -50,7 +52,11 @@ func (s *tap) Do(ctx context.Context, ops []lease.Op) ([]lease.Result, error) {
 			return nil, err
 		}
 	}
-	return s.Memory.Do(ctx, ops)
+	results, err := s.Memory.Do(ctx, ops)
+	if after != nil {
+		after(ops)
+	}
+	return results, err
 }
 
 func (s *tap) Watch(ctx context.Context, w lease.Watcher) error {
@@ -66,6 +72,13 @@ func (s *tap) set(hold func([]lease.Op), refuse func([]lease.Op) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hold, s.refuse = hold, refuse
+}
+
+// then has something done between the next transactions' ends and their answers.
+func (s *tap) then(after func([]lease.Op)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.after = after
 }
 
 // forget drops what was seen.

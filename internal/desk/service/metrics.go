@@ -90,7 +90,7 @@ func (m *metrics) transacted(ops int, took time.Duration, err error) {
 // outcome counts ops; under the desk's lock.
 func (m *metrics) outcome(ops []lease.Op, results []lease.Result, err error) {
 	for i, op := range ops {
-		how := ""
+		var how string
 		switch {
 		case err != nil:
 			how = class(err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -259,6 +260,42 @@ func TestSweep(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		if n := count[lease.Sweep](store); n < 19 || n > 21 {
 			t.Errorf("in ten idle minutes it swept %d times", n)
+		}
+	})
+}
+
+// However many leases end at once, all of it is written down at once.
+func TestSweepOfMany(t *testing.T) {
+	keys := make([]string, 700)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("k%03d", i)
+	}
+	bubble(t, keys, func(t *testing.T, store *tap) {
+		s, stop := start(t, store, service.Limits{})
+		defer stop()
+		a := newAsker(s)
+		for range keys {
+			a.take(t.Context(), "w", service.TakeRequest{TTL: 10 * time.Second})
+		}
+		for range keys {
+			if got := a.next(t); got.err != nil {
+				t.Fatal(got.err)
+			}
+		}
+		time.Sleep(10*time.Second + 20*time.Millisecond)
+		synctest.Wait()
+		events, _, err := store.Events(t.Context(), 0, 10_000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, e := range events {
+			if e.Kind == "expired" {
+				n++
+			}
+		}
+		if n != len(keys) {
+			t.Errorf("%d of %d ends were written down", n, len(keys))
 		}
 	})
 }

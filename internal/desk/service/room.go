@@ -34,7 +34,7 @@ type room struct {
 // line is the waiters of a room that ask for the same: where the oldest gets
 // nothing, the others get nothing either.
 type line struct {
-	room *room
+	room  *room
 	calls []*call // by place
 	// window is how many of the oldest are to ask next.
 	window int
@@ -167,10 +167,15 @@ func (d *desk) freed(pool string) {
 }
 
 // gained tells that a key of the pool came free in the transaction that just
-// ended. Who asked in it asked after that.
-func (d *desk) gained(pool string) {
+// ended, or will at a time that the waiters do not know of. Who asked in that
+// transaction asked after that.
+func (d *desk) gained(pool string, at, now time.Time) {
 	r := d.rooms[pool]
-	if r == nil {
+	if r == nil || at.Equal(lease.Never()) {
+		return
+	}
+	if at.After(now) {
+		d.expect(r, at.Sub(now))
 		return
 	}
 	if r.freed.IsZero() {

@@ -19,8 +19,11 @@ func TestSecretsAreNotPrinted(t *testing.T) {
 	wrapped := struct{ g service.Grant }{g}
 	var out strings.Builder
 	for _, v := range []any{
-		g, &g, p, &p, g.Secret, &g.Secret, wrapped, []service.Grant{g}, map[string]service.Proof{"x": p},
-		service.RenewRequest{Proof: p}, service.ReleaseRequest{Proof: p},
+		g, &g, p, &p, g.Secret, &g.Secret, wrapped,
+		[]service.Grant{g},
+		map[string]service.Proof{"x": p},
+		service.RenewRequest{Proof: p},
+		service.ReleaseRequest{Proof: p},
 	} {
 		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%d", "%x"} {
 			fmt.Fprintf(&out, verb+"\n", v)

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"slices"
 	"time"
 
 	"fleetdesk/internal/core/fault"
@@ -24,6 +25,10 @@ func (d *desk) settle(b *batch, results []lease.Result, err error) {
 			d.done(c, own)
 		}
 	}
+	for _, c := range slices.Backward(d.retry) {
+		d.again(c)
+	}
+	d.retry = d.retry[:0]
 }
 
 // hear takes from the results of a call what others are to know: when a lease
@@ -37,13 +42,13 @@ func (d *desk) hear(c *call, results []lease.Result) {
 		if l := r.Lease; l != nil && l.End == "" {
 			d.until(l.Expires, r.Now)
 		}
-		if r.Key == nil || len(d.rooms) == 0 || r.Key.FreeAt().After(r.Now) {
+		if r.Key == nil || len(d.rooms) == 0 {
 			continue
 		}
 		switch c.ops[i].(type) {
-		case lease.Release, lease.Force, lease.Enable, lease.PutKey:
+		case lease.Release, lease.Force, lease.Enable, lease.PutKey, lease.Unclaim:
 			for _, p := range r.Key.Pools {
-				d.gained(p)
+				d.gained(p, r.Key.FreeAt(), r.Now)
 			}
 		}
 	}
@@ -55,7 +60,7 @@ func (d *desk) failed(c *call, err error) {
 	case fault.Of(err) == fault.Timeout && !c.retried && c.repeatable():
 		// Also when its caller left: a take may have been granted.
 		c.retried, c.unsure, c.err = true, true, err
-		d.again(c)
+		d.retry = append(d.retry, c)
 	case c.wait != nil && c.wait.line != nil && c.ending == open:
 		// It has waited before and does so on: an outage may be over before its
 		// wait is.
@@ -104,6 +109,7 @@ func (d *desk) done(c *call, results []lease.Result) {
 
 // busy sees to a take that got nothing.
 func (d *desk) busy(c *call, r *lease.Result) {
+	c.retried, c.unsure, c.err = false, false, nil // there is no grant
 	waits := r.Busy.Position > 0
 	if waits && c.wait.seq != r.Busy.Seq { // it stands elsewhere now
 		d.leave(c)

@@ -127,7 +127,7 @@ func TestStopInTheMiddle(t *testing.T) {
 		synctest.Wait()
 		left := make(chan struct{})
 		store.set(func(ops []lease.Op) {
-			if _, ok := ops[0].(lease.Take); ok {
+			if hasTake(ops, true) {
 				<-left
 			}
 		}, nil)

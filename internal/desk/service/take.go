@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
 	"maps"
@@ -94,18 +95,19 @@ func takeOp(root []byte, r TakeRequest) (lease.Take, string) {
 		Pool: r.Pool, Target: r.Target, Account: r.Account, Holder: r.Holder, Where: r.Where, TTL: r.TTL,
 		RunsHooks: r.RunsHooks, Wait: r.Wait > 0, Keep: r.IdempotencyKey != "",
 	}
-	request := r.IdempotencyKey
+	var secret string
 	if op.Keep {
 		op.Digest = digest(r)
+		op.Ticket = lease.TicketID(r.Account, r.IdempotencyKey)
+		secret = lease.Secret(root, r.Account, r.IdempotencyKey)
 	} else {
-		// 256 random bits, longer than any Idempotency-Key: nobody's request is
-		// the same.
-		var b [32]byte
+		// Nobody's request is the same, and nothing is derived again: 256 random
+		// bits for each.
+		var b [64]byte
 		_, _ = rand.Read(b[:]) // never fails
-		request = "random " + hex.EncodeToString(b[:])
+		op.Ticket = hex.EncodeToString(b[:32])
+		secret = base64.RawURLEncoding.EncodeToString(b[32:])
 	}
-	op.Ticket = lease.TicketID(r.Account, request)
-	secret := lease.Secret(root, r.Account, request)
 	op.Secret = lease.HashOf(secret)
 	return op, secret
 }

@@ -217,6 +217,29 @@ func TestWaitersForOtherKeys(t *testing.T) {
 	})
 }
 
+// A key that rests for one target is free for others.
+func TestWaitersForOtherTargets(t *testing.T) {
+	bubble(t, []string{"a"}, func(t *testing.T, store *tap) {
+		s, stop := start(t, store, service.Limits{})
+		defer stop()
+		held := take(t, s)
+		a := newAsker(s)
+		for _, target := range []string{"one.example", "two.example"} {
+			a.take(t.Context(), target, service.TakeRequest{Wait: time.Minute, Target: target})
+			synctest.Wait()
+		}
+		released := time.Now()
+		if _, err := s.Release(t.Context(), service.ReleaseRequest{Proof: proof(held), Outcome: lease.Banned, Target: "one.example"}); err != nil {
+			t.Fatal(err)
+		}
+		got := a.next(t)
+		if got.err != nil || got.id != "two.example" || !got.at.Equal(released) {
+			t.Fatalf("the key went to %s, %v, after %s", got.id, got.err, got.at.Sub(released))
+		}
+		a.none(t, "the other waits for the end of the rest")
+	})
+}
+
 // Waiting for a key that time frees needs no news.
 func TestWaitForTheEndOfALease(t *testing.T) {
 	bubble(t, []string{"a"}, func(t *testing.T, store *tap) {
@@ -236,6 +259,28 @@ func TestWaitForTheEndOfALease(t *testing.T) {
 		}
 		if g.Left != lease.DefaultTTL {
 			t.Errorf("the new lease has %s left", g.Left)
+		}
+	})
+}
+
+// A key that rests a moment after its use is handed on when it has rested.
+func TestWaitForTheEndOfARest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newTap()
+		s, stop := start(t, store, service.Limits{})
+		defer stop()
+		p := lease.Pool{Name: "p", Cooldown: 300 * time.Millisecond}
+		if _, err := s.Publish(t.Context(), lease.Publish{Pool: p, Items: []string{"a"}}); err != nil {
+			t.Fatal(err)
+		}
+		held := take(t, s)
+		a := newAsker(s)
+		a.take(t.Context(), "w", service.TakeRequest{Wait: time.Minute})
+		time.Sleep(100 * time.Millisecond)
+		release(t, s, held)
+		released := time.Now()
+		if got := a.next(t); got.err != nil || got.at.Sub(released) > 320*time.Millisecond {
+			t.Errorf("%v after %s", got.err, got.at.Sub(released))
 		}
 	})
 }
@@ -278,7 +323,7 @@ func TestOrderAcrossProcesses(t *testing.T) {
 			release(t, holder, held)
 			released := time.Now()
 			got := (&asker{nil, answers}).next(t)
-			if got.err != nil || got.id != fmt.Sprint(i) || got.at != released {
+			if got.err != nil || got.id != fmt.Sprint(i) || !got.at.Equal(released) {
 				t.Fatalf("release %d: waiter %s, %v, after %s", i, got.id, got.err, got.at.Sub(released))
 			}
 			held, holder = got.grant, both[i%2]

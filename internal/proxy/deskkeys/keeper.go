@@ -2,6 +2,7 @@ package deskkeys
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -246,8 +247,7 @@ func (k *Keeper) write(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case isOver(err):
-			k.o.Log.Error("another operator keeps the rows of this desk now: this one stops to", "error", err)
-			return err
+			return fmt.Errorf("another operator keeps the rows of this desk now, and this one must not go on as leader (do two run without --leader-elect?): %w", err)
 		}
 		k.told(err)
 		if err == nil && more {

@@ -185,6 +185,9 @@ func TestPoolsAreViews(t *testing.T) {
 				t.Errorf("%s (-want +got):\n%s", s.reason, diff)
 			}
 		}
+		if n := r.metric("proxy_operator_desk_row_writes_total", "refused"); n != 0 {
+			t.Errorf("the desk refused %v ops: a pool goes after its keys", n)
+		}
 	})
 }
 
@@ -419,6 +422,10 @@ func TestALostAnswerIsAskedForAgain(t *testing.T) {
 		"new":  {"", func(r *rig) { r.put(proxy("ns", "b")) }, map[string]string{"ns.a": "", "ns.b": ""}},
 		"gone": {"", func(r *rig) { r.drop(proxy("ns", "a")) }, map[string]string{}},
 		"pool": {"", func(r *rig) { r.put(pool("ns", "p")) }, map[string]string{"ns.a": ""}},
+		"there and back": {"the row may say what the Proxy said for a moment", func(r *rig) {
+			r.put(proxy("ns", "a", unhealthy("x")))
+			r.put(proxy("ns", "a"))
+		}, map[string]string{"ns.a": ""}},
 		"made, went": {"a row that may be there, of a Proxy that is gone by now", func(r *rig) {
 			r.put(proxy("ns", "b"))
 			r.drop(proxy("ns", "b"))
@@ -473,6 +480,13 @@ func TestManyChangesShareTransactions(t *testing.T) {
 		r.put(pool("ns", "p"))
 		if got := len(r.desk.done()); got != n+1 {
 			t.Errorf("%d ops for a new pool that has all", got)
+		}
+		r.drop(pool("ns", "p"))
+		if got := len(r.desk.done()); got != n+1 {
+			t.Errorf("%d ops for a pool that is gone", got)
+		}
+		if refused := r.metric("proxy_operator_desk_row_writes_total", "refused"); refused != 0 {
+			t.Errorf("the desk refused %v ops: a pool goes after its last key", refused)
 		}
 	})
 }

@@ -300,7 +300,8 @@ func (r *rig) shown(pool types.NamespacedName) int {
 	return r.told[pool]
 }
 
-func (r *rig) metric(name string) float64 {
+// metric sums a metric over all label values, or those given.
+func (r *rig) metric(name string, labels ...string) float64 {
 	r.t.Helper()
 	families, err := r.metrics.Gather()
 	if err != nil {
@@ -310,6 +311,9 @@ func (r *rig) metric(name string) float64 {
 	for _, f := range families {
 		if f.GetName() == name {
 			for _, m := range f.GetMetric() {
+				if len(labels) > 0 && !slices.Contains(labels, m.GetLabel()[0].GetValue()) {
+					continue
+				}
 				sum += m.GetGauge().GetValue() + m.GetCounter().GetValue()
 			}
 		}

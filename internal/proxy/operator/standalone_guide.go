@@ -17,6 +17,7 @@ import (
 
 	"fleetdesk/api/v1alpha1"
 	"fleetdesk/internal/core/fault"
+	"fleetdesk/internal/proxy/deskkeys"
 )
 
 // endpoints is endpoints.json (0600), for programs: it is there while the
@@ -119,7 +120,13 @@ func (s *standalone) printCommands(at Endpoints, ready *v1alpha1.Proxy) {
 		fmt.Fprintf(out, "  echo '%s' | %s apply -f -\n", demoManifest(demoNames()[0]), kubectl)
 	}
 	fmt.Fprintf(out, "  %s get proxies -A\n", kubectl)
-	fmt.Fprintf(out, "  curl -H \"Authorization: Bearer $(cat %s)\" %s/api/v1/proxies\n", quote(at.AdminTokenFile), at.API)
+	bearer := "-H \"Authorization: Bearer $(cat " + quote(at.AdminTokenFile) + ")\""
+	fmt.Fprintf(out, "  curl %s %s/api/v1/proxies\n", bearer, at.API)
+	if ready != nil {
+		// The header Lease-Secret of the answer gives it back.
+		fmt.Fprintf(out, "  curl -i %s -H 'Content-Type: application/json' -d '{\"pool\":%q}' %s/api/v1/leases\n",
+			bearer, deskkeys.PoolName(ready.Namespace, v1alpha1.DefaultPool), at.API)
+	}
 	if ready != nil && at.Origin != "" {
 		fmt.Fprintf(out, "  curl -x %s %s/ip\n", proxyURL(ready), at.Origin)
 	}

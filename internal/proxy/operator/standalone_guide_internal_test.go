@@ -57,6 +57,7 @@ func TestStandaloneDemo(t *testing.T) {
 		"KUBECONFIG=" + filepath.Join(r.o.DataDir, "kubeconfig") + " kubectl get proxies",
 		"$(cat " + filepath.Join(r.o.DataDir, "admin-token") + ")",
 		"curl -x http://127.64.0.1:3128 http://127.0.0.1:8701/ip",
+		`-d '{"pool":"default.default"}' `,
 	} {
 		if !strings.Contains(r.out.String(), want) {
 			t.Errorf("does not print %q:\n%s", want, r.out)

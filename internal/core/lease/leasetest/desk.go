@@ -249,38 +249,37 @@ func (r *deskRun) waiting(pool string, n int) {
 	r.until("requests wait", func() bool { return r.view(pool).Waiting == n })
 }
 
-// taken is how a take in the background ended.
+// taken is a take in the background.
 type taken struct {
+	over chan struct{} // closed at its end
 	held Held
 	err  error
 }
 
 // start takes in the background.
-func (r *deskRun) start(ctx context.Context, d Desk, a Ask) <-chan taken {
-	done := make(chan taken, 1)
+func (r *deskRun) start(ctx context.Context, d Desk, a Ask) *taken {
+	t := &taken{over: make(chan struct{})}
 	go func() {
-		h, err := d.Take(ctx, a)
-		done <- taken{h, err}
+		defer close(t.over)
+		t.held, t.err = d.Take(ctx, a)
 	}()
 	r.Cleanup(func() { // it ends before the harness does
 		select {
-		case got := <-done:
-			done <- got
+		case <-t.over:
 		case <-time.After(time.Minute):
 			r.Error("a take never ended")
 		}
 	})
-	return done
+	return t
 }
 
 // ended waits for a take in the background.
-func (r *deskRun) ended(done <-chan taken) taken {
+func (r *deskRun) ended(t *taken) *taken {
 	r.Helper()
 	select {
-	case got := <-done:
-		return got
+	case <-t.over:
 	case <-r.ctx.Done():
 		r.Fatal("a take never ended")
-		return taken{}
 	}
+	return t
 }

@@ -47,6 +47,9 @@ func (d plainDesk) Take(ctx context.Context, a leasetest.Ask) (leasetest.Held, e
 	for {
 		res, err := d.do(ctx, op)
 		switch {
+		case ctx.Err() != nil:
+			_, _ = d.do(context.WithoutCancel(ctx), lease.Leave{Ticket: op.Ticket})
+			return leasetest.Held{}, ctx.Err()
 		case err != nil:
 			return leasetest.Held{}, err
 		case res.Busy == nil:
@@ -57,9 +60,7 @@ func (d plainDesk) Take(ctx context.Context, a leasetest.Ask) (leasetest.Held, e
 			return leasetest.Held{}, none(res)
 		}
 		select {
-		case <-ctx.Done():
-			_, _ = d.do(context.WithoutCancel(ctx), lease.Leave{Ticket: op.Ticket})
-			return leasetest.Held{}, ctx.Err()
+		case <-ctx.Done(): // the next Do says so
 		case <-over.C:
 			if _, err := d.do(ctx, lease.Leave{Ticket: op.Ticket}); err != nil {
 				return leasetest.Held{}, err

@@ -15,12 +15,16 @@ import (
 type Options struct {
 	// Now is the clock; nil for [time.Now].
 	Now func() time.Time
+	// Tx, when not nil, wraps each transaction: what it loads and saves can be
+	// counted, looked at and made to fail.
+	Tx func(lease.Tx) lease.Tx
 }
 
 // Memory is a [lease.Store] in memory. It runs the real rules, passes the
 // suite, and can be made to fail. All who share one Memory share one database.
 type Memory struct {
 	clock func() time.Time
+	wrap  func(lease.Tx) lease.Tx
 	root  []byte
 
 	mu       sync.Mutex
@@ -56,10 +60,13 @@ func NewMemory(o Options) *Memory {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Tx == nil {
+		o.Tx = func(t lease.Tx) lease.Tx { return t }
+	}
 	root := make([]byte, 32)
 	_, _ = rand.Read(root) // never fails
 	return &Memory{
-		clock: o.Now, root: root,
+		clock: o.Now, wrap: o.Tx, root: root,
 		pools: map[string]lease.Pool{}, keys: map[string]*lease.Key{}, lists: map[string]*list{},
 		tickets: map[string]lease.Ticket{}, waiting: map[string]*sorted{}, rests: map[lease.CooldownID]lease.Cooldown{},
 		changes: map[string]lease.Change{}, actions: map[string][]lease.Bar{}, watchers: map[*watch]bool{},
@@ -134,7 +141,7 @@ func (m *Memory) Do(ctx context.Context, ops []lease.Op) ([]lease.Result, error)
 	}
 	begin := m.begin
 	begin.Now = m.now()
-	results, err := lease.Apply(ctx, &tx{m, begin.Now}, begin, ops)
+	results, err := lease.Apply(ctx, m.wrap(&tx{m, begin.Now}), begin, ops)
 	if err != nil {
 		return nil, err
 	}

@@ -110,6 +110,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return out, nil
 }
 
+const pending = "the desk does not have it yet"
+
 // summarize writes what is known into the status, and reports whether that is
 // all there is to know.
 func summarize(o *v1alpha1.ProxyPool, s deskkeys.State, now metav1.Time) (known bool) {
@@ -123,28 +125,27 @@ func summarize(o *v1alpha1.ProxyPool, s deskkeys.State, now metav1.Time) (known 
 		})
 	}
 	name := deskkeys.PoolName(o.Namespace, o.Name)
+	answered := func(status metav1.ConditionStatus, reason, message string) bool {
+		st.ObservedGeneration = o.Generation
+		set(status, reason, message)
+		return true
+	}
 	switch {
-	case s.Generation == o.Generation && s.Stored && s.Err == nil:
-		st.ObservedGeneration = o.Generation
-		set(metav1.ConditionTrue, v1alpha1.ReasonAccepted, "its Proxies are taken as pool "+name)
-		return true
-	case s.Generation == o.Generation && fault.CodeOf(s.Err) == deskkeys.CodeSelector:
-		st.ObservedGeneration = o.Generation
-		set(metav1.ConditionFalse, v1alpha1.ReasonInvalidSelector, s.Err.Error())
-		return true
-	case s.Generation == o.Generation && fault.CodeOf(s.Err) == "fixed":
-		st.ObservedGeneration = o.Generation
-		set(metav1.ConditionFalse, v1alpha1.ReasonNameTaken, fmt.Sprintf(
+	case s.Generation != o.Generation && s.Generation != 0:
+		set(metav1.ConditionUnknown, v1alpha1.ReasonPending, pending) // all else is about another spec
+	case s.Stored && s.Err == nil:
+		return answered(metav1.ConditionTrue, v1alpha1.ReasonAccepted, "its Proxies are taken as pool "+name)
+	case fault.CodeOf(s.Err) == deskkeys.CodeSelector:
+		return answered(metav1.ConditionFalse, v1alpha1.ReasonInvalidSelector, s.Err.Error())
+	case fault.CodeOf(s.Err) == "fixed":
+		return answered(metav1.ConditionFalse, v1alpha1.ReasonNameTaken, fmt.Sprintf(
 			"the desk has a published list named %s: name this pool otherwise, or that list", name))
-		return true
-	case s.Generation == o.Generation && fault.Of(s.Err) == fault.Invalid:
-		st.ObservedGeneration = o.Generation
-		set(metav1.ConditionFalse, v1alpha1.ReasonInvalid, s.Err.Error())
-		return true
+	case fault.Of(s.Err) == fault.Invalid:
+		return answered(metav1.ConditionFalse, v1alpha1.ReasonInvalid, s.Err.Error())
 	case s.Err != nil:
 		set(metav1.ConditionUnknown, fault.Of(s.Err).Meaning().Reason, "the desk cannot be written, and it is tried again: "+s.Err.Error())
 	default:
-		set(metav1.ConditionUnknown, v1alpha1.ReasonPending, "the desk does not have it yet")
+		set(metav1.ConditionUnknown, v1alpha1.ReasonPending, pending)
 	}
 	return false
 }

@@ -27,6 +27,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -302,6 +303,47 @@ func TestRowsAndStatusFollowProxiesAndPools(t *testing.T) {
 	r.shows("default", 1, 0, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "")
 	if p, err := r.store.Pool(t.Context(), r.ns+".default"); err != nil || p.MaxTTL != time.Minute || p.TTL != time.Minute {
 		t.Errorf("an object sets the times of default: %+v %v", p, err)
+	}
+}
+
+// What is known of an earlier spec says nothing of the present one.
+func TestTheStatusAnswersThePresentSpecOnly(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		reason string
+		state  deskkeys.State
+		status metav1.ConditionStatus
+		want   string
+		again  bool
+	}{
+		"stored":          {"", deskkeys.State{Generation: 2, Stored: true, Proxies: 3, Ready: 2}, "True", v1alpha1.ReasonAccepted, false},
+		"earlier spec":    {"it was the earlier one that was stored", deskkeys.State{Generation: 1, Stored: true}, "Unknown", v1alpha1.ReasonPending, true},
+		"earlier refusal": {"", deskkeys.State{Generation: 1, Err: fault.WithCode(fault.New(fault.Conflict, "taken"), "fixed")}, "Unknown", v1alpha1.ReasonPending, true},
+		"not looked at":   {"", deskkeys.State{}, "Unknown", v1alpha1.ReasonPending, true},
+		"no answer":       {"", deskkeys.State{Generation: 2, Err: fault.New(fault.Unavailable, "connection refused")}, "Unknown", v1alpha1.ReasonUnavailable, true},
+		"taken":           {"a person has to act", deskkeys.State{Generation: 2, Err: fault.WithCode(fault.New(fault.Conflict, "taken"), "fixed")}, "False", v1alpha1.ReasonNameTaken, false},
+		"refused":         {"a person has to act", deskkeys.State{Generation: 2, Err: fault.New(fault.Invalid, "the cooldown is odd")}, "False", v1alpha1.ReasonInvalid, false},
+		"selector":        {"a person has to act", deskkeys.State{Generation: 2, Stored: true, Err: fault.WithCode(fault.New(fault.Invalid, "odd"), deskkeys.CodeSelector)}, "False", v1alpha1.ReasonInvalidSelector, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := &v1alpha1.ProxyPool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", Generation: 2}}
+			c := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(o).WithStatusSubresource(o).Build()
+			r := proxypool.New(proxypool.Options{Client: c, Pool: func(types.NamespacedName) deskkeys.State { return tc.state }})
+			out, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(o)})
+			if err != nil || (out.RequeueAfter > 0) != tc.again {
+				t.Errorf("%s: %+v %v", tc.reason, out, err)
+			}
+			if err := c.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+				t.Fatal(err)
+			}
+			got := apimeta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionAccepted)
+			if got == nil || got.Status != tc.status || got.Reason != tc.want || int(o.Status.Proxies) != tc.state.Proxies || int(o.Status.Ready) != tc.state.Ready {
+				t.Errorf("%s: %+v, want %s %s", tc.reason, o.Status, tc.status, tc.want)
+			}
+			if answered := o.Status.ObservedGeneration == 2; answered != !tc.again {
+				t.Errorf("%s: observed generation %d", tc.reason, o.Status.ObservedGeneration)
+			}
+		})
 	}
 }
 
