@@ -629,3 +629,39 @@ func TestDrainTimeoutIsTheLongestOfItsPools(t *testing.T) {
 		})
 	}
 }
+
+// Another machine under the name of one that was banned is not banned, however
+// the first one went.
+func TestAProxyMadeAgainInheritsNoBan(t *testing.T) {
+	for name, remake := range map[string]func(r *rig){
+		"seen to go": func(r *rig) {
+			r.drop(proxy("ns", "a"))
+			r.put(proxy("ns", "a", func(px *v1alpha1.Proxy) { px.UID = "another" }))
+		},
+		"not seen to go": func(r *rig) {
+			if err := r.objects.Delete(r.t.Context(), proxy("ns", "a")); err != nil {
+				r.t.Fatal(err)
+			}
+			r.put(proxy("ns", "a", func(px *v1alpha1.Proxy) { px.UID = "another" }))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T) {
+				r := newRig(t, proxy("ns", "a"))
+				r.run()
+				defer r.stop()
+				r.desk.must(t, lease.Report{Key: "ns.a", Pool: "ns.default", Target: "shop.example.com", Outcome: lease.Banned})
+				if rests, err := r.desk.Cooldowns(t.Context(), "ns.a", "", 10); err != nil || len(rests) != 1 {
+					t.Fatalf("rests: %v %v", rests, err)
+				}
+				remake(r)
+				if k := r.desk.key(t, "ns.a"); k.UID != "another" {
+					t.Fatalf("row: %+v", k)
+				}
+				if rests, err := r.desk.Cooldowns(t.Context(), "ns.a", "", 10); err != nil || len(rests) != 0 {
+					t.Errorf("rests of the machine before: %+v %v", rests, err)
+				}
+			})
+		})
+	}
+}
