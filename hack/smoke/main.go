@@ -321,6 +321,31 @@ func askAPI(ctx context.Context, at endpoints, want []v1alpha1.Proxy) error {
 		return fmt.Errorf("the client API without a token: want 401, got %v", err)
 	}
 	fmt.Printf("smoke: the client API shows %d Ready proxies, and nothing to strangers\n", len(page.Items))
+	return useLease(ctx, c, at.OriginURL)
+}
+
+// useLease takes a proxy as a crawler does, uses it and gives it back.
+func useLease(ctx context.Context, c *client.Client, origin string) error {
+	l, err := c.Take(ctx, "default.default", client.TakeOptions{Holder: "smoke", TTL: time.Minute})
+	if err != nil {
+		return fmt.Errorf("take a proxy: %w", err)
+	}
+	access, ok := l.Proxy()
+	if !ok {
+		return fmt.Errorf("lease %s came without the proxy's address", l.ID())
+	}
+	via := &http.Transport{Proxy: http.ProxyURL(access.URL()), DisableKeepAlives: true}
+	body, err := get(ctx, &http.Client{Transport: via, Timeout: requestTimeout}, origin+"/ip")
+	if err != nil {
+		return fmt.Errorf("through the leased %s: %w", l.Key(), err)
+	}
+	if !strings.Contains(string(body), access.Host) {
+		return fmt.Errorf("through the leased %s the origin saw %q, want %s", l.Key(), body, access.Host)
+	}
+	if _, err := l.Release(ctx, client.ReleaseRequest{}); err != nil {
+		return fmt.Errorf("give the proxy back: %w", err)
+	}
+	fmt.Printf("smoke: took %s, used it, gave it back\n", l.Key())
 	return nil
 }
 
