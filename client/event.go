@@ -85,6 +85,7 @@ var errEnough = errors.New("enough")
 // stream is one connection. It returns nil when it was cut.
 func (c *Client) stream(ctx context.Context, after *int64, yield func(Event) bool) error {
 	const op = "follow events"
+	caller := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	watchdog := time.AfterFunc(silence, cancel)
@@ -102,7 +103,11 @@ func (c *Client) stream(ctx context.Context, after *int64, yield func(Event) boo
 	hc.Timeout = 0 // it has no end; silence has one
 	resp, err := hc.Do(req)
 	if err != nil {
-		return noAnswer(op, err)
+		e := noAnswer(op, err)
+		if ctx.Err() != nil && caller.Err() == nil {
+			e.Class = Timeout // the watchdog's doing, not the caller's
+		}
+		return e
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {

@@ -24,10 +24,12 @@ type streams struct {
 }
 
 type stream struct {
-	status int // 200 when 0, -1 for no connection
+	status int // 200 when 0, -1 for no connection, -2 for no answer
 	text   string
 	code   string
 	hangs  bool // it stays open without a word
+	// pings are signs of life, one in 15 s, before the text.
+	pings int
 }
 
 // silent is a body that blocks behind its text until the request ends.
@@ -46,6 +48,23 @@ func (s silent) Read(p []byte) (int, error) {
 
 func (silent) Close() error { return nil }
 
+// pinging is a body that shows life for a while.
+type pinging struct {
+	io.Reader
+	left int
+}
+
+func (p *pinging) Read(b []byte) (int, error) {
+	if p.left == 0 {
+		return p.Reader.Read(b)
+	}
+	time.Sleep(15 * time.Second)
+	p.left--
+	return copy(b, ": ping\n\n"), nil
+}
+
+func (*pinging) Close() error { return nil }
+
 func (s *streams) RoundTrip(r *http.Request) (*http.Response, error) {
 	s.last = append(s.last, r.Header.Get("Last-Event-ID"))
 	s.at = append(s.at, time.Since(start))
@@ -53,8 +72,15 @@ func (s *streams) RoundTrip(r *http.Request) (*http.Response, error) {
 	if n.status == -1 {
 		return nil, errors.New("connection refused")
 	}
+	if n.status == -2 {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
 	resp := &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"text/event-stream"}}, Request: r}
 	resp.Body = io.NopCloser(strings.NewReader(n.text))
+	if n.pings > 0 {
+		resp.Body = &pinging{strings.NewReader(n.text), n.pings}
+	}
 	if n.hangs {
 		resp.Body = silent{strings.NewReader(n.text), r.Context().Done()}
 	}
@@ -89,6 +115,8 @@ func TestEvents(t *testing.T) {
 		"reset":      {"what is gone is told", []stream{{text: reset + two}}, 1, []client.Event{{Seq: 40, Kind: "reset"}, released}, "", []string{"1"}, 0},
 		"pings":      {"signs of life are no events", []stream{{text: hello + ": ping\n\n: ping\n\n" + one}}, 0, []client.Event{taken}, "", []string{"0"}, 0},
 		"silence":    {"a connection without a word is dead", []stream{{text: hello, hangs: true}, {text: one}}, -1, []client.Event{taken}, "", []string{"", "7"}, 50 * time.Second},
+		"no answer":  {"so is one that never answers", []stream{{status: -2}, {text: one}}, -1, []client.Event{taken}, "", []string{"", ""}, 50 * time.Second},
+		"quiet":      {"a quiet stream is none", []stream{{text: one, pings: 20}}, -1, []client.Event{taken}, "", []string{""}, 5 * time.Minute},
 		"outage":     {"an outage is outlived", []stream{{status: 503, code: "unavailable:store"}, {status: -1}, {status: 429, code: "quota:waits"}, {text: one}}, 3, []client.Event{taken}, "", []string{"3", "3", "3", "3"}, 5 * time.Second},
 		"denied":     {"a refusal is the end", []stream{{status: 401, code: "denied:token"}}, -1, nil, client.Denied, []string{""}, 0},
 		"not ours":   {"so is an answer of something else", []stream{{status: 404, code: ""}}, -1, nil, client.NotFound, []string{""}, 0},

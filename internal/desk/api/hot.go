@@ -16,10 +16,10 @@ import (
 	"fleetdesk/internal/platform/httpd"
 )
 
-// The operations on leases are called thousands of times a second, need the
-// connection (a long poll moves its deadline, a grant must know whether it was
-// written), and so have handlers of their own. huma describes them, and decodes
-// and refuses what package-level comments in plain.go call not plain.
+// The operations on leases are called thousands of times a second and need the
+// connection: a long poll moves its deadline, and a grant must know whether it
+// was written. So they have handlers of their own. huma describes them, and
+// reads the requests that plain.go leaves to it.
 
 // exchange is one call of such an operation.
 type exchange struct {

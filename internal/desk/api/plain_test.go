@@ -190,9 +190,9 @@ func TestLeaseRequestsAreStrict(t *testing.T) {
 		status                     int
 		class, detail, location    string
 	}{
-		"unknown field":    {"a field that nobody knows is named", "POST", "/leases", `{"pool":"win","zone":"x"}`, 400, "invalid", "body.zone: unexpected property", "body.zone"},
-		"twice":            {"a name given twice", "POST", "/leases", `{"pool":"win","pool":"mac"}`, 400, "invalid", "twice", "body"},
-		"NaN":              {"no number", "POST", "/leases", `{"pool":"win","ttl":NaN}`, 400, "invalid", "body", "body"},
+		"unknown field":    {"a field that nobody knows is named", "POST", "/leases", `{"pool":"win","zone":"x"}`, 400, "invalid:field", "body.zone: unexpected property", "body.zone"},
+		"twice":            {"a name given twice", "POST", "/leases", `{"pool":"win","pool":"mac"}`, 400, "invalid:body", "twice", "body"},
+		"NaN":              {"no number", "POST", "/leases", `{"pool":"win","ttl":NaN}`, 400, "invalid:body", "body", "body"},
 		"ttl 0":            {"absent means the pool's own; 0 means nothing", "POST", "/leases", `{"pool":"win","ttl":0}`, 400, "invalid:ttl", "body.ttl", "body.ttl"},
 		"ttl -1":           {"a negative time", "POST", "/leases", `{"pool":"win","ttl":-1}`, 400, "invalid:ttl", "body.ttl", "body.ttl"},
 		"ttl of a year":    {"a time beyond all pools", "POST", "/leases", `{"pool":"win","ttl":31536000}`, 400, "invalid:ttl", "body.ttl", "body.ttl"},
@@ -200,16 +200,16 @@ func TestLeaseRequestsAreStrict(t *testing.T) {
 		"renewal":          {"renewals too", "POST", "/leases/win-01~2/renew", `{"ttl":0}`, 400, "invalid:ttl", "body.ttl", "body.ttl"},
 		"wait":             {"a wait longer than one request may", "POST", "/leases", `{"pool":"win","wait":61}`, 400, "invalid:wait", "body.wait", "body.wait"},
 		"two fields":       {"two wrong fields have no one code", "POST", "/leases", `{"pool":"win","wait":61,"ttl":0}`, 400, "invalid", "body.ttl", "body.ttl"},
-		"large":            {"10 MB", "POST", "/leases", `{"pool":"` + strings.Repeat("a", 10<<20) + `"}`, 413, "invalid", "larger than", ""},
+		"large":            {"10 MB", "POST", "/leases", `{"pool":"` + strings.Repeat("a", 10<<20) + `"}`, 413, "invalid:too_large", "larger than", ""},
 		"pool slash":       {"no name of a pool", "POST", "/leases", `{"pool":"a/b"}`, 400, "invalid:name", "a/b", ""},
 		"pool dots":        {"nor is this", "POST", "/leases", `{"pool":".."}`, 400, "invalid:name", "..", ""},
 		"pool NUL":         {"nor is this", "POST", "/leases", `{"pool":"a\u0000"}`, 400, "invalid:name", "", ""},
 		"pool long":        {"nor is this", "POST", "/leases", `{"pool":"` + strings.Repeat("a", 1000) + `"}`, 400, "invalid", "body.pool", "body.pool"},
-		"path slash":       {"an escaped slash is part of the name", "GET", "/pools/a%2Fb", ``, 400, "invalid", "path.pool", "path.pool"},
-		"path dots":        {"escaped dots are a name, and none of a pool", "GET", "/pools/%2e%2e", ``, 400, "invalid", "path.pool", "path.pool"},
-		"path NUL":         {"a NUL", "GET", "/pools/a%00b", ``, 400, "invalid", "path.pool", "path.pool"},
-		"path long":        {"1,000 characters", "GET", "/pools/" + strings.Repeat("a", 1000), ``, 400, "invalid", "path.pool", "path.pool"},
-		"key slash":        {"a key too", "POST", "/pools/win/keys/a%2Fb/enable", ``, 400, "invalid", "path.key", "path.key"},
+		"path slash":       {"an escaped slash is part of the name", "GET", "/pools/a%2Fb", ``, 400, "invalid:name", "path.pool", "path.pool"},
+		"path dots":        {"escaped dots are a name, and none of a pool", "GET", "/pools/%2e%2e", ``, 400, "invalid:name", "path.pool", "path.pool"},
+		"path NUL":         {"a NUL", "GET", "/pools/a%00b", ``, 400, "invalid:name", "path.pool", "path.pool"},
+		"path long":        {"1,000 characters", "GET", "/pools/" + strings.Repeat("a", 1000), ``, 400, "invalid:name", "path.pool", "path.pool"},
+		"key slash":        {"a key too", "POST", "/pools/win/keys/a%2Fb/enable", ``, 400, "invalid:name", "path.key", "path.key"},
 		"key elsewhere":    {"a key of another pool", "POST", "/pools/short/keys/win-01/enable", ``, 404, "not_found:key", "win-01", ""},
 		"lease slash":      {"an id that is none", "GET", "/leases/a%2Fb", ``, 404, "not_found:lease", "a/b", ""},
 		"lease dots":       {"nor is this", "POST", "/leases/%2e%2e/renew", ``, 404, "not_found:lease", "", ""},
@@ -223,7 +223,7 @@ func TestLeaseRequestsAreStrict(t *testing.T) {
 		"query":            {"a parameter that nobody knows", "POST", "/leases?wait=60", `{"pool":"win"}`, 400, "invalid", "query.wait", "query.wait"},
 		"publish settings": {"a factor that is none", "PUT", "/pools/x", `{"items":[],"banCooldown":{"initial":1,"factor":0,"max":1}}`, 400, "invalid", "factor", "body.banCooldown.factor"},
 		"publish names":    {"a list of something else", "PUT", "/pools/x", `{"items":[1]}`, 400, "invalid", "body.items[0]", "body.items[0]"},
-		"reason":           {"out of use without a reason", "POST", "/pools/win/keys/win-01/disable", `{}`, 400, "invalid", "reason", "body"},
+		"reason":           {"out of use without a reason", "POST", "/pools/win/keys/win-01/disable", `{}`, 400, "invalid:body", "reason", "body"},
 		"events cursor":    {"no number of an event", "GET", "/events?after=abc", ``, 400, "invalid", "query.after", "query.after"},
 		"events huge":      {"a number beyond all", "GET", "/events?after=99999999999999999999", ``, 400, "invalid", "query.after", "query.after"},
 	}
@@ -239,7 +239,7 @@ func TestLeaseRequestsAreStrict(t *testing.T) {
 			t.Errorf("%s: the answer repeats the request: %d bytes", name, len(p.Detail))
 		}
 	}
-	if status, p := d.post(t, "POST", "/api/v1/leases", "text/plain", `{"pool":"win"}`); status != 415 || p.Type != "urn:fleetdesk:problem:invalid" {
+	if status, p := d.post(t, "POST", "/api/v1/leases", "text/plain", `{"pool":"win"}`); status != 415 || p.Type != "urn:fleetdesk:problem:invalid:body" {
 		t.Errorf("another type: %d %+v", status, p)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"github.com/danielgtaylor/huma/v2/validation"
 
 	"fleetdesk/client"
 	"fleetdesk/internal/core/fault"
@@ -79,17 +80,23 @@ func dressed(err error) error {
 	return err
 }
 
-// codeOfField is the code of a request in which one field alone is out of
-// bounds that the rules know too: whoever finds it first, the code is one.
+// codeOfField is the code of a request in which one kind of thing alone is
+// wrong: whoever finds it first, here or the rules, the code is one.
 func codeOfField(fields []httpd.FieldError) string {
 	code := ""
 	for _, f := range fields {
-		var c string
-		switch f.Location {
-		case "body.ttl":
+		c := ""
+		switch {
+		case f.Location == "body.ttl":
 			c = "ttl"
-		case "body.wait":
+		case f.Location == "body.wait":
 			c = "wait"
+		case f.Location == "body":
+			c = "body" // not JSON, or not an object
+		case f.Message == validation.MsgUnexpectedProperty:
+			c = "field"
+		case f.Location == "path.pool", f.Location == "path.key", f.Location == "path.account":
+			c = "name"
 		}
 		if c == "" || code != "" && code != c {
 			return ""

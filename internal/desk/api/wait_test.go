@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,8 +32,15 @@ func TestWaitOutlivesTimeouts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var takes atomic.Int64
 	srv, err := httpd.New(httpd.Options{
-		Handler: h, Address: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler), WriteTimeout: short, ReadTimeout: short,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/api/v1/leases" {
+				takes.Add(1)
+			}
+			h.ServeHTTP(w, r)
+		}),
+		Address: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler), WriteTimeout: short, ReadTimeout: short,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -73,6 +81,9 @@ func TestWaitOutlivesTimeouts(t *testing.T) {
 	}
 	if late := took.Sub(freed); late > time.Second {
 		t.Errorf("the hand-off took %s", late)
+	}
+	if n := takes.Load(); n != 2 {
+		t.Errorf("%d requests for two takes: a wait was cut", n)
 	}
 	// The wait does not count: without what the server tells of it, 1.2 s of the
 	// ten seconds would be missing.
@@ -126,17 +137,25 @@ func TestClientLeavesWhileItWaits(t *testing.T) {
 	}
 }
 
-// undeliverable loses the answer to a take when it is cut.
+// undeliverable loses the answer to a take: when it is written, or, as most
+// answers do, when what was written goes out.
 type undeliverable struct {
 	http.ResponseWriter
-	cut bool
+	cut string
 }
 
 func (u *undeliverable) Write(b []byte) (int, error) {
-	if u.cut {
+	if u.cut == "write" {
 		return 0, net.ErrClosed
 	}
 	return u.ResponseWriter.Write(b)
+}
+
+func (u *undeliverable) FlushError() error {
+	if u.cut == "flush" {
+		return net.ErrClosed
+	}
+	return nil
 }
 
 // A grant that does not reach its client ends within seconds, or is had by the
@@ -153,7 +172,7 @@ func TestUndelivered(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		take := func(key string, cut bool) *discard {
+		take := func(key, cut string) *discard {
 			w := &discard{header: http.Header{}}
 			h.ServeHTTP(&undeliverable{ResponseWriter: w, cut: cut}, post(t.Context(), "/api/v1/leases", `{"pool":"one"}`, "Idempotency-Key", key))
 			synctest.Wait()
@@ -170,18 +189,18 @@ func TestUndelivered(t *testing.T) {
 			}
 			return client.LeaseInfo{State: string(l.State) + string(l.End), SecondsLeft: client.SecondsOf(l.Left)}
 		}
-		take("first", true)
+		take("first", "flush")
 		if got := state(); got.SecondsLeft > 5 {
 			t.Errorf("a grant that was not written lasts %+v", got)
 		}
-		if w := take("first", false); w.status != 200 || w.header.Get("Lease-Secret") == "" {
+		if w := take("first", ""); w.status != 200 || w.header.Get("Lease-Secret") == "" {
 			t.Errorf("the same request again: %d %s", w.status, w.body.Bytes())
 		}
 		if got := state(); got.SecondsLeft != 600 {
 			t.Errorf("fetched the second time it lasts %+v", got)
 		}
 		time.Sleep(11 * time.Minute)
-		take("second", true)
+		take("second", "write")
 		time.Sleep(6 * time.Second)
 		if got := state(); got.State != "unclaimed" {
 			t.Errorf("nobody came again: %+v", got)
@@ -229,6 +248,38 @@ func TestClientLeavesAtTheGrant(t *testing.T) {
 		w = &discard{header: http.Header{}}
 		if h.ServeHTTP(w, post(t.Context(), "/api/v1/leases", `{"pool":"one"}`)); w.status != 201 {
 			t.Errorf("six seconds later: %d %s", w.status, w.body.Bytes())
+		}
+	})
+}
+
+// leavingAccess is asked how to reach a key, and the client leaves meanwhile.
+type leavingAccess struct{ leave func() }
+
+func (a leavingAccess) Access(context.Context, string, string, map[string]string) (client.ProxyAccess, error) {
+	a.leave()
+	return client.ProxyAccess{}, nil
+}
+
+func TestClientLeavesBeforeTheAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, leasetest.NewMemory(leasetest.Options{}), service.Limits{})
+		synctest.Wait()
+		if _, err := s.Publish(t.Context(), lease.Publish{Pool: lease.Pool{Name: "one"}, Items: []string{"a"}}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		h, err := api.New(api.Options{Auth: newAccounts(), Desk: s, Access: leavingAccess{cancel}, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := &discard{header: http.Header{}}
+		h.ServeHTTP(w, post(ctx, "/api/v1/leases", `{"pool":"one"}`))
+		if w.status != 499 || w.body.Len() > 0 || w.header.Get("Lease-Secret") != "" {
+			t.Errorf("a client that left was answered: %d %s", w.status, w.body.Bytes())
+		}
+		time.Sleep(6 * time.Second)
+		if k, err := s.Key(t.Context(), "a"); err != nil || k.Keys[0].State(k.Now) != lease.Free {
+			t.Errorf("six seconds later the key is %+v, %v", k.Keys, err)
 		}
 	})
 }

@@ -132,8 +132,8 @@ func wrap(o Options) http.Handler {
 		if r.ContentLength > o.MaxBodyBytes {
 			// The body is not read, so the connection cannot be used again.
 			h.Set("Connection", "close")
-			WriteError(rec, r, o.Log, WithStatus(fault.Errorf(fault.Invalid,
-				"the body is larger than %d bytes", o.MaxBodyBytes), http.StatusRequestEntityTooLarge))
+			WriteError(rec, r, o.Log, WithStatus(fault.WithCode(fault.Errorf(fault.Invalid,
+				"the body is larger than %d bytes", o.MaxBodyBytes), tooLarge), http.StatusRequestEntityTooLarge))
 		} else {
 			// w, not rec: the server's own writer closes the connection when
 			// the limit is hit.

@@ -19,6 +19,9 @@ import (
 // urn:fleetdesk:problem:not_found and urn:fleetdesk:problem:not_found:pool.
 const ProblemType = "urn:fleetdesk:problem:"
 
+// tooLarge is the code of a request whose body is beyond the limit.
+const tooLarge = "too_large"
+
 // ProblemMediaType is the media type of problem documents (RFC 9457).
 const ProblemMediaType = "application/problem+json"
 
@@ -98,8 +101,9 @@ func Problem(err error) Document {
 		extra = &annotated{}
 	}
 	status := extra.status
-	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge && status == 0 {
-		class, status = fault.Invalid, http.StatusRequestEntityTooLarge
+	code := fault.CodeOf(err)
+	if _, large := errors.AsType[*http.MaxBytesError](err); large && status == 0 {
+		class, code, status = fault.Invalid, tooLarge, http.StatusRequestEntityTooLarge
 	}
 	m := class.Meaning()
 	if status == 0 {
@@ -113,7 +117,7 @@ func Problem(err error) Document {
 		retryAfter: extra.retryAfter,
 		members:    extra.members,
 	}
-	if code := fault.CodeOf(err); code != "" {
+	if code != "" {
 		d.Type += ":" + code
 	}
 	if status < 500 || extra.told {

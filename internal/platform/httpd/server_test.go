@@ -293,7 +293,7 @@ func TestBodyLimit(t *testing.T) {
 		"chunked":  struct{ io.Reader }{strings.NewReader(strings.Repeat("x", 1001))},
 	} {
 		resp, text := post(body)
-		if d := document(t, resp, text); resp.StatusCode != http.StatusRequestEntityTooLarge || d.Type != httpd.ProblemType+"invalid" {
+		if d := document(t, resp, text); resp.StatusCode != http.StatusRequestEntityTooLarge || d.Type != httpd.ProblemType+"invalid:too_large" {
 			t.Errorf("%s: %d %s", reason, resp.StatusCode, text)
 		}
 	}
