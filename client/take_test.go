@@ -365,3 +365,33 @@ func TestClockGoesOn(t *testing.T) {
 		t.Errorf("2 ms took %s", passed)
 	}
 }
+
+// Only how much time passes counts: a client whose clock is an hour off sends
+// the same requests and counts the same time left.
+func TestClockAnHourOff(t *testing.T) {
+	for _, off := range []time.Duration{-time.Hour, 0, time.Hour} {
+		t.Run(off.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				d := &desk{list: []reply{granted, {status: 200, body: lease + `}`}}}
+				c := newClient(t, d, 0)
+				client.SetClock(c, func() time.Duration { return time.Since(start) + off })
+				l, err := c.Take(t.Context(), "win", client.TakeOptions{TTL: time.Minute})
+				if err != nil || l.Left() != time.Minute {
+					t.Fatalf("left %s, %v", l.Left(), err)
+				}
+				time.Sleep(50 * time.Second)
+				if l.Left() != 10*time.Second {
+					t.Errorf("after 50 s of 60 s: %s left", l.Left())
+				}
+				if err := l.Renew(t.Context(), client.RenewRequest{}); err != nil || l.Left() != time.Minute {
+					t.Errorf("renewed: %s left, %v", l.Left(), err)
+				}
+				time.Sleep(time.Minute)
+				if l.Left() != 0 {
+					t.Errorf("after its time: %s left", l.Left())
+				}
+			})
+		})
+	}
+}

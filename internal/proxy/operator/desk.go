@@ -54,6 +54,8 @@ func openDesk(ctx context.Context, o Options, metrics prometheus.Registerer) (_ 
 	d.server, err = httpd.New(httpd.Options{
 		Handler:        http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { d.api.ServeHTTP(w, r) }),
 		Address:        o.APIBind,
+		// A client that waits for a proxy holds a connection all the while.
+		MaxConns: 4096,
 		TLS:            httpd.TLSFiles{Cert: o.APITLSCert, Key: o.APITLSKey},
 		AllowPlaintext: o.APIAllowPlaintext,
 		Flags: httpd.Flags{
