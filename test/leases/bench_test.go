@@ -114,7 +114,7 @@ func benchKeys(ctx context.Context, b *testing.B, kind string, keys int) {
 	}
 	d.stop()
 	server, url := startServer(b, where, "127.0.0.1:0")
-	defer server.kill()
+	defer server.end()
 	for i, c := range clients {
 		measure(ctx, b, names("http")[i], c, httpPair(b, url, token, c))
 	}

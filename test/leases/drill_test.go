@@ -58,6 +58,16 @@ func (p *process) start(t testing.TB) {
 	}()
 }
 
+// end asks a process to stop, as a profile needs, and kills one that does not.
+func (p *process) end() {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.done:
+	case <-time.After(15 * time.Second):
+		p.kill()
+	}
+}
+
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.done
@@ -66,7 +76,7 @@ func (p *process) kill() {
 // startServer starts a server and waits until it listens.
 func startServer(t testing.TB, database, address string) (*process, string) {
 	t.Helper()
-	p := spawn(t, "-role=server", "-database="+database, "-listen="+address)
+	p := spawn(t, "-role=server", "-database="+database, "-listen="+address, "-profile="+*profile)
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,9 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"runtime/pprof"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -37,6 +40,8 @@ var (
 	name     = flag.String("name", "", "internal: name of this process")
 	number   = flag.Int("number", 1, "internal: how many clients")
 	seed     = flag.Uint64("seed", 1, "internal: seed of what clients do")
+
+	profile = flag.String("profile", "", "folder for CPU profiles of servers (bench)")
 
 	drillFor = flag.Duration("for", 12*time.Second, "how long the drill lasts")
 )
@@ -104,6 +109,17 @@ func openDesk(ctx context.Context, where string) (*desk, error) {
 
 // serve is one server of the desk. It prints a line once it listens.
 func serve(ctx context.Context, out io.Writer) error {
+	if *profile != "" {
+		f, err := os.Create(filepath.Join(*profile, "server-"+strconv.Itoa(os.Getpid())+".pprof"))
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
 	d, err := openDesk(ctx, *database)
 	if err != nil {
 		return err
