@@ -98,7 +98,7 @@ func (d *desk) runLeases(ctx context.Context) (stop func()) {
 // serve makes the handler of the client API over the manager's cache.
 func (d *desk) serve(mgr manager.Manager, access api.Access, o Options, metrics *prometheus.Registry) error {
 	handler, err := api.New(api.Options{
-		Auth: d.tokens, Accounts: d.tokens, Proxies: cachedProxies{mgr.GetClient()}, Desk: d.leases, Access: access,
+		Auth: d.tokens, Accounts: d.tokens, Actions: d.db.Actions(), Proxies: cachedProxies{mgr.GetClient()}, Desk: d.leases, Access: access,
 		Log: o.Log, Metrics: metrics, Limits: o.apiLimits(),
 	})
 	if err != nil {
