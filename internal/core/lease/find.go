@@ -53,6 +53,17 @@ type cursor struct {
 	waits bool
 }
 
+// asked is a question to a pool, and nothing the answer that there was no key
+// among so many, or all, since so many frees: that stays so, for what a
+// transaction does otherwise only takes keys away.
+type (
+	asked   struct{ pool, question string }
+	nothing struct {
+		frees, limit int
+		all          bool
+	}
+)
+
 // question is what makes two requests of a pool alike.
 func question(target string, where map[string]string) string {
 	if len(where) == 0 {
@@ -77,8 +88,8 @@ func (t *ticketRow) question() string {
 // find returns the first candidate that the take can use and that is not set
 // aside, nil for none. It loads at most so many candidates.
 func (w *work) find(p Pool, op Take, question string, s *search, most int) *keyRow {
-	memo := p.Name + "\x00" + question
-	if at, ok := w.none[memo]; ok && at == w.frees {
+	memo := asked{p.Name, question}
+	if n, ok := w.none[memo]; ok && n.frees == w.frees && (n.all || n.limit >= most) {
 		return nil
 	}
 	c := s.cursors[question]
@@ -115,18 +126,16 @@ func (w *work) find(p Pool, op Take, question string, s *search, most int) *keyR
 		}
 		switch {
 		case c.at < len(st.names): // another stream, or broken
-		case !st.more:
+		case !st.more || st.limit >= most:
 			if best == nil && w.broken == nil {
-				c.done = true
+				c.done = !st.more
 				if !c.waits {
-					w.none[memo] = w.frees
+					w.none[memo] = nothing{w.frees, st.limit, !st.more}
 				}
 			}
 			return best
-		case st.limit >= most:
-			return best
 		default:
-			w.loadStream(w.streamID(p.Name, op.Target), st.limit*4)
+			w.loadStream(w.streamID(p.Name, op.Target), min(st.limit*4, most))
 		}
 	}
 	return nil
@@ -238,7 +247,7 @@ func (w *work) narrow(pool, target string) bool {
 	if target == "" || w.streams[id] != nil || w.lifts(target) {
 		return false
 	}
-	w.loadStream(id, len(w.takes)+spare)
+	w.loadStream(id, len(w.takes)+tries)
 	return true
 }
 

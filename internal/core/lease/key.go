@@ -305,12 +305,12 @@ func (k *Key) in(pool string) bool { return slices.Contains(k.Pools, pool) }
 
 // same reports whether two rows are the same but for their version.
 func (k *Key) same(o *Key) bool {
-	a, b := *k, *o
-	a.Version, b.Version = 0, 0
-	eq := func(x, y *Lease) bool { return (x == nil) == (y == nil) && (x == nil || *x == *y) }
-	eqD := func(x, y *Disabled) bool { return (x == nil) == (y == nil) && (x == nil || *x == *y) }
-	return a.Name == b.Name && slices.Equal(a.Pools, b.Pools) && slices.Equal(a.Leaving, b.Leaving) && a.Managed == b.Managed && a.UID == b.UID &&
-		maps.Equal(a.Attributes, b.Attributes) && a.ExitIP == b.ExitIP && a.Unfit == b.Unfit && eqD(a.Disabled, b.Disabled) &&
-		slices.Equal(a.Bars, b.Bars) && eq(a.Lease, b.Lease) && slices.Equal(a.Past, b.Past) && a.NeedsReset == b.NeedsReset &&
-		a.ResetFailures == b.ResetFailures && a.Errors == b.Errors && a.CoolUntil.Equal(b.CoolUntil) && a.UsedAt.Equal(b.UsedAt)
+	return k.Name == o.Name && slices.Equal(k.Pools, o.Pools) && slices.Equal(k.Leaving, o.Leaving) && k.Managed == o.Managed &&
+		k.UID == o.UID && maps.Equal(k.Attributes, o.Attributes) && k.ExitIP == o.ExitIP && k.Unfit == o.Unfit &&
+		equal(k.Disabled, o.Disabled) && slices.Equal(k.Bars, o.Bars) && equal(k.Lease, o.Lease) && slices.Equal(k.Past, o.Past) &&
+		k.NeedsReset == o.NeedsReset && k.ResetFailures == o.ResetFailures && k.Errors == o.Errors &&
+		k.CoolUntil.Equal(o.CoolUntil) && k.UsedAt.Equal(o.UsedAt)
 }
+
+// equal compares what may be missing.
+func equal[T comparable](a, b *T) bool { return a == b || a != nil && b != nil && *a == *b }

@@ -15,7 +15,8 @@ type Take struct {
 	// another digest is refused.
 	Digest string
 	// Keep says that the client sent an Idempotency-Key: a grant is remembered
-	// for [ReplayFor] and replayed.
+	// for [ReplayFor] and replayed. Without it a take that was granted and is sent
+	// again, because its answer was lost, is another one.
 	Keep bool
 
 	Pool, Target    string
@@ -44,7 +45,8 @@ type Leave struct {
 }
 
 // Revive gives the places back that ran out while no server was there to come
-// back to: those of tickets seen within [PlaceFor] of the last one seen.
+// back to: those of tickets seen within [PlaceFor] of the last one seen. It is
+// a server's first op: once somebody waits again, the last one seen is that one.
 type Revive struct{}
 
 // Unclaim tells that a grant may not have reached its client: the lease ends

@@ -100,8 +100,8 @@ const last = math.MaxInt64
 
 // ahead counts the live waiters of a pool before a place.
 func (w *work) ahead(pool string, seq int64) (int, bool) {
-	q, n := w.queues[pool], 0
-	if q.more {
+	var n int
+	if q := w.queues[pool]; q.more {
 		want := AheadWant{pool, seq}
 		if _, known := w.aheads[want]; !known && !w.countAhead(want) {
 			return 0, false

@@ -41,7 +41,8 @@ type Watcher interface {
 
 // News is what changed.
 type News struct {
-	// Freed are pools in which a waiter may find a key now.
+	// Freed are pools in which a waiter may find a key now, or earlier than it
+	// was told ([Busy.Due]).
 	Freed []string
 	// All is set when it is not known which.
 	All bool
@@ -61,10 +62,12 @@ type Reader interface {
 	// Key returns one key, or NotFound with the code "key".
 	Key(ctx context.Context, name string) (Keys, error)
 	// Queue returns the waiting tickets of a pool in order, those whose client
-	// is lost too (see [Ticket.Live]); at most limit of those after the place.
+	// is lost too (see [Ticket.Live]); at most limit of those after the place. An
+	// unknown pool is NotFound.
 	Queue(ctx context.Context, pool string, after int64, limit int) ([]Ticket, error)
 	// Cooldowns returns the cooldowns in force for a key by its name or exit IP,
-	// by target.
+	// by target; of two for one target the one that ends last. An unknown key is
+	// NotFound.
 	Cooldowns(ctx context.Context, key, after string, limit int) ([]Cooldown, error)
 	// Events returns events after a cursor, oldest first, and whether some
 	// between the cursor and the first one returned were forgotten.
@@ -160,8 +163,8 @@ type Tx interface {
 
 // Want is what Load is asked for; what is empty is not looked for.
 type Want struct {
-	// Pools and Keys by name. With a key come the pool of its lease and its
-	// bars, with a granted ticket its key.
+	// Pools and Keys by name. With a key come the pool of its lease and the bars
+	// that are in force, with a granted ticket its key.
 	Pools, Keys, Tickets []string
 	// Queues are live waiters (at the transaction's Now) in order.
 	Queues []QueueWant
@@ -180,7 +183,7 @@ type Want struct {
 	Members []string
 	// Cooldowns by their ids.
 	Cooldowns []CooldownID
-	// Bars are bars of names, also of such that are no keys.
+	// Bars are bars in force of names, also of such that are no keys.
 	Bars []string
 	// Changes are the latest change of each pool.
 	Changes []string
@@ -192,22 +195,26 @@ type Want struct {
 	Lost bool
 }
 
-// QueueWant, AheadWant, CandidateWant and NextWant are parts of [Want].
-type (
-	QueueWant struct {
-		Pool  string
-		Limit int
-	}
-	AheadWant struct {
-		Pool string
-		Seq  int64
-	}
-	CandidateWant struct {
-		Pool, Target string
-		Limit        int
-	}
-	NextWant struct{ Pool, Target string }
-)
+// QueueWant asks for the first live waiters of a pool.
+type QueueWant struct {
+	Pool  string
+	Limit int
+}
+
+// AheadWant asks how many live waiters of a pool stand before a place.
+type AheadWant struct {
+	Pool string
+	Seq  int64
+}
+
+// CandidateWant asks for the keys of a pool that may be free for a target.
+type CandidateWant struct {
+	Pool, Target string
+	Limit        int
+}
+
+// NextWant asks what of a pool comes free next for a target.
+type NextWant struct{ Pool, Target string }
 
 // Found is what Load found. Slices that answer a list of questions have its
 // length and order.
@@ -229,31 +236,33 @@ type Found struct {
 	LastPlace  time.Time
 }
 
-// CandidatesFound, NextFound and MembersFound are parts of [Found].
-type (
-	CandidatesFound struct {
-		Keys []Key
-		// More is set when a Limit cut something off.
-		More bool
-	}
-	NextFound struct {
-		Keys []Key
-		// Rested is when the first cooldown for the target ends; zero for none.
-		Rested time.Time
-	}
-	MembersFound struct {
-		Names        []string
-		AutoDisabled int
-	}
-)
+// CandidatesFound answers a [CandidateWant].
+type CandidatesFound struct {
+	Keys []Key
+	// More is set when a Limit cut something off.
+	More bool
+}
 
-// Changes are what Save keeps.
+// NextFound answers a [NextWant].
+type NextFound struct {
+	Keys []Key
+	// Rested is when the first cooldown for the target ends; zero for none.
+	Rested time.Time
+}
+
+// MembersFound is what is known of all keys of a pool together.
+type MembersFound struct {
+	Names        []string
+	AutoDisabled int
+}
+
+// Changes are what Save keeps: all of it or nothing.
 type Changes struct {
 	// Begin is the state that the next transaction begins with (its Now is the
 	// least that it may have).
 	Begin Begin
 	Pools []Pool
-	// DropPools are names.
+	// DropPools are names; they go before Pools are written.
 	DropPools []string
 	Keys      []KeyWrite
 	// DropKeys are rows to delete, with their lists.
@@ -269,8 +278,8 @@ type Changes struct {
 	Events  []Event
 	// Freed are pools in which a waiter may find a key now.
 	Freed []string
-	// Forget is set by a sweep: everything that says nothing any more goes, in
-	// steps of at most so many rows a table: tickets that wait with PlaceUntil,
+	// Forget is set by a sweep: when all else was written, what says nothing any
+	// more goes, at most so many rows a table: tickets that wait with PlaceUntil,
 	// or were granted with Kept, before Now; cooldowns with Forget before Now;
 	// changes with Until a day before Now; events [EventsFor] before Now and all
 	// but the last [MaxEvents].
@@ -279,7 +288,7 @@ type Changes struct {
 
 // KeyWrite is a row to write. Its Version is the one it was read with, 0 for a
 // new row; a row that has another one by now makes Save fail, for it was
-// changed without the lock.
+// changed without the lock. Its Bars are not to be kept.
 type KeyWrite struct {
 	Key
 	// Relist is set when Pools or Leaving changed, Facts when Managed, UID,

@@ -27,7 +27,7 @@ type work struct {
 	queues    map[string]*queue
 	aheads    map[AheadWant]int
 	streams   map[CandidateWant]*stream // Limit 0 in the map's keys
-	none      map[string]int            // see find
+	none      map[asked]nothing
 	nexts     map[NextWant]*NextFound
 	counts    map[string]*MembersFound // at the transaction's begin
 	cooldowns map[CooldownID]*Cooldown // as far as known; nil for none
@@ -82,7 +82,7 @@ func newWork(ctx context.Context, tx Tx, begin Begin) *work {
 	return &work{
 		ctx: ctx, tx: tx, begin: begin,
 		pools: map[string]*Pool{}, newPools: map[string]bool{}, keys: map[string]*keyRow{}, tickets: map[string]*ticketRow{},
-		queues: map[string]*queue{}, aheads: map[AheadWant]int{}, streams: map[CandidateWant]*stream{}, none: map[string]int{},
+		queues: map[string]*queue{}, aheads: map[AheadWant]int{}, streams: map[CandidateWant]*stream{}, none: map[asked]nothing{},
 		nexts: map[NextWant]*NextFound{}, counts: map[string]*MembersFound{}, cooldowns: map[CooldownID]*Cooldown{},
 		rested: map[CooldownID]bool{}, changes: map[string]*Change{}, changed: map[string]*Change{},
 		loose: map[string]map[string]*keyRow{}, sorted: map[string]*looseList{}, freed: map[string]bool{}, bars: map[string][]Bar{},

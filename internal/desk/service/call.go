@@ -117,8 +117,7 @@ func newCall(op lease.Op) *call {
 }
 
 // repeatable reports whether the ops may be sent again when it is unknown
-// whether they were done: the second time does nothing more, and answers as the
-// first would have.
+// whether they were done: done twice is as good as once.
 func (c *call) repeatable() bool {
 	for _, op := range c.ops {
 		switch op := op.(type) {
@@ -134,6 +133,14 @@ func (c *call) repeatable() bool {
 		}
 	}
 	return len(c.ops) > 0
+}
+
+// ops0 is the first op; nil for a call without any.
+func (c *call) ops0() lease.Op {
+	if len(c.ops) == 0 {
+		return nil
+	}
+	return c.ops[0]
 }
 
 // granted reports whether the result of a take is a lease.

@@ -49,6 +49,9 @@ func (d *desk) collectLane(b *batch, l lane) {
 		}
 		d.uncount(c)
 		b.add(c)
+		if len(d.rooms) > 0 && l == freeing {
+			d.handOn(c)
+		}
 	}
 	clear(queue[:n]) // what is done must not be kept alive
 	d.lanes[l] = queue[n:]
@@ -85,13 +88,13 @@ func (s *Service) commit(ctx context.Context) {
 // transact runs a batch. The transaction is not cut short when ctx ends.
 func (s *Service) transact(ctx context.Context, b *batch) {
 	ctx = context.WithoutCancel(ctx)
+	defer s.desk.grow()
 	if err := s.begin(ctx); err != nil {
 		s.desk.settle(b, nil, err)
 		return
 	}
 	tries := maxTries
 	s.isolate(ctx, b, &tries)
-	s.desk.grow()
 }
 
 // maxTries bounds the transactions that one batch may cost when the database

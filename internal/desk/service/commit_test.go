@@ -84,9 +84,13 @@ func TestOneTransactionForMany(t *testing.T) {
 		}
 		var kinds []string
 		for _, op := range store.seen()[0] {
-			kinds = append(kinds, fmt.Sprintf("%T", op))
+			name := fmt.Sprintf("%T", op)
+			if take, ok := op.(lease.Take); ok {
+				name += " of " + take.Holder
+			}
+			kinds = append(kinds, name)
 		}
-		want := []string{"lease.Release", "lease.Release", "lease.Report", "lease.Disable", "lease.Enable", "lease.Lift", "lease.Take"}
+		want := []string{"lease.Release", "lease.Release", "lease.Report", "lease.Disable", "lease.Enable", "lease.Lift", "lease.Take of waiter", "lease.Take of newcomer"}
 		if diff := cmp.Diff(want, kinds); diff != "" {
 			t.Errorf("the transaction differs (-want +got):\n%s", diff)
 		}
@@ -324,7 +328,7 @@ func TestLostGrantOfAWaiter(t *testing.T) {
 		a := newAsker(s)
 		a.take(t.Context(), "w", service.TakeRequest{Wait: time.Minute, IdempotencyKey: "k"})
 		synctest.Wait()
-		release(t, s, held) // asks in the next transaction
+		releaseElsewhere(t, store, held)
 		store.LoseNext()
 		if got := a.next(t); got.err != nil || got.grant.Key != "a" || got.grant.Left != lease.DefaultTTL {
 			t.Fatalf("%+v, %v", got.grant, got.err)
@@ -418,7 +422,7 @@ func TestLeavingAtEveryStep(t *testing.T) {
 						store.set(nil, nil)
 					}
 				}, nil)
-				release(t, s, held)
+				releaseElsewhere(t, store, held)
 				<-at
 				leave()
 				close(left)
@@ -435,12 +439,7 @@ func TestLeavingAtEveryStep(t *testing.T) {
 						close(at)
 						<-left
 						store.set(nil, nil)
-						rs, err := store.Memory.Do(context.Background(), []lease.Op{lease.Release{Proof: lease.Proof{
-							ID: lease.ID{Key: "a", Fence: held.Fence}, Secret: lease.HashOf(held.Secret.Reveal()), Account: "ann",
-						}}})
-						if err != nil || rs[0].Err != nil {
-							t.Error(err, rs)
-						}
+						releaseElsewhere(t, store, held)
 					}
 				}, nil)
 				<-at
@@ -600,6 +599,90 @@ func TestLeavingAReplay(t *testing.T) {
 	})
 }
 
+// The client gave its request up and sent it again: whichever of the two the
+// server sees end first, what the second got is whole.
+func TestGivenUpAndSentAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		test   func(t *testing.T, s *service.Service, store *tap, r service.TakeRequest) service.Grant
+	}{
+		"undelivered later": {
+			reason: "the first answer fails after the second was given",
+			test: func(t *testing.T, s *service.Service, _ *tap, r service.TakeRequest) service.Grant {
+				first, err := s.Take(t.Context(), r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				second, err := s.Take(t.Context(), r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.Undelivered(first)
+				return second
+			},
+		},
+		"undelivered meanwhile": {
+			reason: "the first answer fails while the second is made",
+			test: func(t *testing.T, s *service.Service, store *tap, r service.TakeRequest) service.Grant {
+				first, err := s.Take(t.Context(), r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				store.then(func([]lease.Op) { s.Undelivered(first) })
+				second, err := s.Take(t.Context(), r)
+				store.then(nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return second
+			},
+		},
+		"in one transaction": {
+			reason: "the first is given up after both were sent",
+			test: func(t *testing.T, s *service.Service, store *tap, r service.TakeRequest) service.Grant {
+				resume := paused(t, s, store)
+				ctx, leave := context.WithCancel(t.Context())
+				a := newAsker(s)
+				a.take(ctx, "first", r)
+				synctest.Wait()
+				a.take(t.Context(), "second", r)
+				synctest.Wait()
+				store.then(func(ops []lease.Op) {
+					if hasTake(ops, false) {
+						store.then(nil)
+						leave()
+						time.Sleep(time.Millisecond) // it is seen
+					}
+				})
+				resume()
+				var second service.Grant
+				for range 2 {
+					switch got := a.next(t); {
+					case got.id == "second" && got.err == nil:
+						second = got.grant
+					case got.id == "second" || !errors.Is(got.err, context.Canceled):
+						t.Fatal(got.id, got.err)
+					}
+				}
+				return second
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, []string{"a"}, func(t *testing.T, store *tap) {
+				s, stop := start(t, store, service.Limits{})
+				defer stop()
+				synctest.Wait()
+				g := tc.test(t, s, store, service.TakeRequest{Account: "ann", Pool: "p", Holder: "h", IdempotencyKey: "k"})
+				time.Sleep(lease.UnclaimedFor + time.Second)
+				if _, err := s.Renew(t.Context(), service.RenewRequest{Proof: proof(g)}); err != nil {
+					t.Errorf("%s: %v", tc.reason, err)
+				}
+			})
+		})
+	}
+}
+
 // The wait ends while it is asked for, in vain.
 func TestNothingAtTheDeadline(t *testing.T) {
 	bubble(t, []string{"a"}, func(t *testing.T, store *tap) {
@@ -677,7 +760,7 @@ func TestGrantAtTheDeadline(t *testing.T) {
 				time.Sleep(300 * time.Millisecond)
 			}
 		}, nil)
-		release(t, s, held)
+		releaseElsewhere(t, store, held)
 		if got := a.next(t); got.err != nil || got.at.Sub(began) != 10200*time.Millisecond {
 			t.Errorf("%v after %s", got.err, got.at.Sub(began))
 		}

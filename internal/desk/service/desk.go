@@ -36,7 +36,12 @@ type desk struct {
 	waiters int
 	// overdue are grants without a client that could not be told of while the
 	// database was lost.
-	overdue []lease.Op
+	overdue []lease.Unclaim
+	// fetched are grants that a request which came again got here.
+	fetched map[lease.ID]bool
+
+	// homes tell where a key that is given back is waited for.
+	homes homes
 
 	// news is closed when events were written.
 	news chan struct{}
@@ -50,7 +55,10 @@ type desk struct {
 }
 
 func newDesk(l Limits, m *metrics) *desk {
-	return &desk{limits: l, m: m, wake: make(chan struct{}, 1), rooms: map[string]*room{}, tickets: map[string]*call{}, news: make(chan struct{})}
+	return &desk{
+		limits: l, m: m, wake: make(chan struct{}, 1), news: make(chan struct{}),
+		rooms: map[string]*room{}, tickets: map[string]*call{}, homes: homes{}, fetched: map[lease.ID]bool{},
+	}
 }
 
 // ring wakes the loop.
@@ -188,8 +196,8 @@ func (d *desk) end(c *call, how ending) {
 		}
 		return
 	}
-	if how <= c.ending {
-		return
+	if how <= c.ending || how == late && c.wait == nil {
+		return // one that cannot wait is answered anyway
 	}
 	c.ending = how
 	switch c.state {
@@ -267,58 +275,9 @@ func (d *desk) lost(c *call) {
 	d.task(nil, lease.Leave{Ticket: c.wait.take.Ticket, Forget: !c.wait.take.Keep})
 }
 
-// unclaim tells the database of grants that nobody fetched. A replay is none:
-// the client may have got the grant the first time.
-func (d *desk) unclaim(c *call) {
-	for i, op := range c.ops {
-		take, ok := op.(lease.Take)
-		if ok && i < len(c.results) && granted(&c.results[i]) && (c.unsure || !c.results[i].Replayed) {
-			d.giveUp(lease.Unclaim{ID: c.results[i].Key.ID(), Secret: take.Secret})
-		}
-	}
-}
-
-// giveUp sends an Unclaim, again after an outage.
-func (d *desk) giveUp(op lease.Unclaim) {
-	d.task(func(_ []lease.Result, err error) {
-		switch {
-		case err == nil:
-		case len(d.overdue) < d.limits.Queue:
-			d.overdue = append(d.overdue, op)
-		default:
-			d.m.dropped.Inc()
-		}
-	}, op)
-}
-
-// recover goes on after an outage.
-func (d *desk) recover() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	overdue := d.overdue
-	d.overdue = nil
-	for _, op := range overdue {
-		if op, ok := op.(lease.Unclaim); ok {
-			d.giveUp(op)
-		}
-	}
-	d.freedAll()
-}
-
 // abandon is end for those who do not hold the lock.
 func (d *desk) abandon(c *call, how ending) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.end(c, how)
-}
-
-// undelivered gives a grant up whose client is gone.
-func (d *desk) undelivered(op lease.Unclaim) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed || len(d.lanes[freeing]) > 2*d.limits.Queue {
-		d.m.dropped.Inc()
-		return
-	}
-	d.giveUp(op)
 }

@@ -57,7 +57,10 @@ func (d *desk) close() []lease.Op {
 			d.answer(c, err)
 		}
 	}
-	ops := d.overdue
+	var ops []lease.Op
+	for _, op := range d.overdue {
+		ops = append(ops, op)
+	}
 	for l := range d.lanes {
 		for _, c := range d.lanes[l] {
 			if c.state == queued {

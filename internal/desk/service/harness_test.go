@@ -171,6 +171,23 @@ func release(t *testing.T, s *service.Service, g service.Grant) {
 	}
 }
 
+// releaseElsewhere gives a key back through another process.
+func releaseElsewhere(t *testing.T, store *tap, g service.Grant) {
+	t.Helper()
+	id, err := lease.ParseID(g.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := lease.Proof{ID: id, Secret: lease.HashOf(g.Secret.Reveal()), Account: g.Account}
+	rs, err := store.Memory.Do(context.Background(), []lease.Op{lease.Release{Proof: by}})
+	if err == nil {
+		err = rs[0].Err
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // answer is what a take got.
 type answer struct {
 	id    string

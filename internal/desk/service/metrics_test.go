@@ -28,6 +28,7 @@ func TestMetrics(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- s.Run(ctx) }()
+		synctest.Wait() // the first news are heard
 		held := take(t, s)
 		a := newAsker(s)
 		a.take(t.Context(), "w", service.TakeRequest{Wait: time.Minute})

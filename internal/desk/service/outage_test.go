@@ -160,10 +160,7 @@ func TestWatchBreaksOff(t *testing.T) {
 			a.take(t.Context(), "w", service.TakeRequest{Wait: time.Minute})
 			time.Sleep(time.Second)
 			released := time.Now()
-			other := lease.Proof{ID: lease.ID{Key: "a", Fence: held.Fence}, Secret: lease.HashOf(held.Secret.Reveal()), Account: "ann"}
-			if _, err := store.Memory.Do(t.Context(), []lease.Op{lease.Release{Proof: other}}); err != nil {
-				t.Fatal(err)
-			}
+			releaseElsewhere(t, store, held)
 			got := a.next(t)
 			if got.err != nil || got.at.Sub(released) > 2*time.Second {
 				t.Fatalf("%v after %s", got.err, got.at.Sub(released))

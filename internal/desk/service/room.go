@@ -130,6 +130,53 @@ func (d *desk) leave(c *call) {
 	w.line = nil
 }
 
+// homes are the pools of keys that were granted here, as far as remembered. They
+// are a guess: one that is wrong costs a take that gets nothing.
+type homes map[string][]string
+
+// maxHomes bounds them.
+const maxHomes = 1 << 16
+
+func (h homes) put(key string, pools []string) {
+	if len(h) >= maxHomes {
+		clear(h)
+	}
+	h[key] = pools
+}
+
+// handOn lets the oldest waiters for a key ask in the same transaction that gives
+// it back.
+func (d *desk) handOn(c *call) {
+	for _, op := range c.ops {
+		op, ok := op.(lease.Release)
+		if !ok {
+			continue
+		}
+		for _, p := range d.homes[op.ID.Key] {
+			if r := d.rooms[p]; r != nil {
+				d.askOneMore(r)
+			}
+		}
+	}
+}
+
+// askOneMore makes one more of each line of a room ask.
+func (d *desk) askOneMore(r *room) {
+	if r.freed.IsZero() {
+		r.freed = time.Now()
+	}
+	for _, l := range r.lines {
+		switch {
+		case l.asked > 0: // they ask in the transaction that just ended
+		case l.window < maxWindow:
+			l.window++
+			d.heat(r)
+		default:
+			l.grow = true
+		}
+	}
+}
+
 // ask makes the oldest of a line ask next.
 func (d *desk) ask(r *room, l *line) {
 	if len(l.calls) > 0 {
@@ -167,29 +214,10 @@ func (d *desk) freed(pool string) {
 }
 
 // gained tells that a key of the pool came free in the transaction that just
-// ended, or will at a time that the waiters do not know of. Who asked in that
-// transaction asked after that.
-func (d *desk) gained(pool string, at, now time.Time) {
-	r := d.rooms[pool]
-	if r == nil || at.Equal(lease.Never()) {
-		return
-	}
-	if at.After(now) {
-		d.expect(r, at.Sub(now))
-		return
-	}
-	if r.freed.IsZero() {
-		r.freed = time.Now()
-	}
-	for _, l := range r.lines {
-		switch {
-		case l.asked > 0:
-		case l.window < maxWindow:
-			l.window++
-			d.heat(r)
-		default:
-			l.grow = true
-		}
+// ended. Who asked in it asked after that.
+func (d *desk) gained(pool string) {
+	if r := d.rooms[pool]; r != nil {
+		d.askOneMore(r)
 	}
 }
 
@@ -260,6 +288,7 @@ func (d *desk) askLine(all []*call, r *room, l *line, limit int) []*call {
 		l.asked++
 		all = append(all, c)
 	}
+	l.grow = l.grow || l.asked < l.window && len(all) >= limit
 	l.window = 0
 	d.asked = append(d.asked, l)
 	return all
@@ -273,6 +302,7 @@ func (d *desk) grow() {
 	for _, l := range d.asked {
 		d.growLine(l.room, l)
 	}
+	clear(d.asked)
 	d.asked = d.asked[:0]
 }
 

@@ -28,6 +28,7 @@ func (d *desk) settle(b *batch, results []lease.Result, err error) {
 	for _, c := range slices.Backward(d.retry) {
 		d.again(c)
 	}
+	clear(d.retry)
 	d.retry = d.retry[:0]
 }
 
@@ -42,13 +43,21 @@ func (d *desk) hear(c *call, results []lease.Result) {
 		if l := r.Lease; l != nil && l.End == "" {
 			d.until(l.Expires, r.Now)
 		}
-		if r.Key == nil || len(d.rooms) == 0 {
+		if r.Key == nil {
 			continue
 		}
 		switch c.ops[i].(type) {
-		case lease.Release, lease.Force, lease.Enable, lease.PutKey, lease.Unclaim:
+		case lease.Take:
+			d.homes.put(r.Key.Name, r.Key.Pools)
+			if r.Replayed && c.ending != gone && c.ending != superseded {
+				d.fetch(r.Key.ID())
+			}
+		case lease.Release, lease.Force, lease.Enable, lease.PutKey:
+			if r.Key.FreeAt().After(r.Now) {
+				continue // news come of what will be free, too
+			}
 			for _, p := range r.Key.Pools {
-				d.gained(p, r.Key.FreeAt(), r.Now)
+				d.gained(p)
 			}
 		}
 	}

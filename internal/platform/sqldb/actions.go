@@ -111,7 +111,8 @@ func (l *actionLog) Entries(ctx context.Context, q action.Query) ([]action.Entry
 	if q.Before > 0 {
 		f.add("r.seq < $%d", q.Before)
 	}
-	return l.list(ctx, selectActions, f, "r.seq DESC", q.Limit)
+	f.args = append(f.args, int64(q.Limit))
+	return l.list(ctx, plain(fmt.Sprintf("%s%s ORDER BY r.seq DESC LIMIT $%d", selectActions, f.text(), len(f.args))), f.args)
 }
 
 // Open implements [action.Log].
@@ -131,7 +132,9 @@ func (l *actionLog) Open(ctx context.Context, q action.OpenQuery) ([]action.Entr
 		f.add("o.key = ANY ($%d)", storables(q.Keys))
 		f.where = append(f.where, "o.key <> ''")
 	}
-	return l.list(ctx, "SELECT "+actionValues+" FROM fleetdesk.open_actions o CROSS JOIN fleetdesk.resource_action r", f.and("r.seq = o.seq"), "o.seq", q.Limit)
+	f.args = append(f.args, int64(q.Limit))
+	open := fmt.Sprintf("SELECT o.seq FROM fleetdesk.open_actions o%s ORDER BY o.seq LIMIT $%d", f.text(), len(f.args))
+	return l.list(ctx, each(actionValues, open, "resource_action", "r", "r.seq = n.seq", " ORDER BY n.seq"), f.args)
 }
 
 // filter is the part of a query behind WHERE.
@@ -145,18 +148,17 @@ func (f *filter) add(condition string, arg any) {
 	f.where = append(f.where, fmt.Sprintf(condition, len(f.args)))
 }
 
-func (f *filter) and(condition string) filter { return filter{append(f.where, condition), f.args} }
-
-func (l *actionLog) list(ctx context.Context, selected string, f filter, order string, limit int) (all []action.Entry, err error) {
-	where := ""
-	if len(f.where) > 0 {
-		where = " WHERE " + strings.Join(f.where, " AND ")
+func (f *filter) text() string {
+	if len(f.where) == 0 {
+		return ""
 	}
-	f.args = append(f.args, int64(limit))
-	s := plain(fmt.Sprintf("%s%s ORDER BY %s LIMIT $%d", selected, where, order, len(f.args)))
+	return " WHERE " + strings.Join(f.where, " AND ")
+}
+
+func (l *actionLog) list(ctx context.Context, s *statement, args []any) (all []action.Entry, err error) {
 	err = l.look(ctx, func(ctx context.Context, _ time.Time, q asker) error {
 		all = nil
-		return q.ask(ctx, step{statement: s, args: f.args, row: into(&all, scanAction)})
+		return q.ask(ctx, step{statement: s, args: args, row: into(&all, scanAction)})
 	})
 	if err != nil {
 		return nil, err

@@ -24,6 +24,16 @@
 // advisory lock. A connection has state of its own (settings, prepared
 // statements, that lock), so a pooler between must hand out whole sessions:
 // PgBouncer's transaction mode does not work.
+//
+// # Leases and the action log
+//
+// Their transactions exclude each other over the whole database, by the locks
+// above and, on PostgreSQL, by an advisory lock of their own; so fences, places
+// and times are ordered as the commits are, and nothing can deadlock. Callers put
+// many ops into one transaction, which costs three ways to a server and back
+// however many there are. Their SQL is written once, in PostgreSQL's words
+// (statement, step), and each statement can use one index only: no statistics of
+// a server make it look through a table.
 package sqldb
 
 import (
@@ -65,8 +75,8 @@ type Options struct {
 	LockWait time.Duration
 	// Readers is how many reads run at once (SQLite); 0 means 4.
 	Readers int
-	// Connections is how many connections are open at most (PostgreSQL); 0
-	// means 8.
+	// Connections is how many connections are open at most (PostgreSQL), besides
+	// one for each Watch; 0 means 8.
 	Connections int
 
 	// statfs is replaced in tests, which have no network file system at hand.

@@ -27,8 +27,6 @@ const (
 	listenAtMost = 5 * time.Second
 )
 
-var notify = plain("SELECT pg_notify('" + channel + "', $1)")
-
 // newSelf draws the name of a handle.
 func newSelf() string { return rand.Text() }
 
@@ -45,9 +43,9 @@ func (e *postgresEngine) notice(n lease.News) string {
 	if len(n.Freed) == 0 && !n.All && !n.Events {
 		return ""
 	}
-	b, _ := json.Marshal(notice{e.self, n.Freed, n.All, n.Events}) // always can
+	b, _ := json.Marshal(notice{e.self, n.Freed, n.All, n.Events}) //nolint:errchkjson // texts always can
 	if len(b) > longestNotice {
-		b, _ = json.Marshal(notice{e.self, nil, true, n.Events})
+		b, _ = json.Marshal(notice{e.self, nil, true, n.Events}) //nolint:errchkjson // texts always can
 	}
 	return string(b)
 }

@@ -14,7 +14,7 @@ import (
 type step struct {
 	*statement
 	args []any
-	// rows are for a statement that keeps rows.
+	// rows are for a statement that keeps or looks up rows.
 	rows [][]any
 	// row is called for each row of the answer; nil for a statement without.
 	row func(scanner) error
@@ -27,7 +27,16 @@ type asker interface {
 }
 
 func selectAll(from, alias string, cols []column) string {
-	return "SELECT " + alias + "." + strings.Join(namesOf(cols), ", "+alias+".") + " FROM " + from + " " + alias
+	return "SELECT " + of(alias, cols) + " FROM " + from + " " + alias
+}
+
+func of(alias string, cols []column) string {
+	return alias + "." + strings.Join(namesOf(cols), ", "+alias+".")
+}
+
+// keysOf makes a statement that reads the keys that a subquery names.
+func keysOf(subquery, order string) *statement {
+	return each(of("k", keyColumns), subquery, "keys", "k", "k.name = n.key", order)
 }
 
 // The statements of loading. They find, and hold no rule.
@@ -40,53 +49,49 @@ var (
 
 	loadPools = plain(selectPools + " WHERE p.name = ANY ($1)")
 	loadKeys  = plain(selectKeys + " WHERE k.name = ANY ($1)")
-	// With a key comes the pool of its lease, with a ticket the key that it got.
-	loadLeasePools  = plain(selectPools + " WHERE p.name IN (SELECT k.lease_pool FROM fleetdesk.keys k WHERE k.name = ANY ($1) AND k.fence > 0)")
-	loadTickets     = plain(selectTickets + " WHERE t.id = ANY ($1)")
-	loadGrantedKeys = plain(selectKeys + " WHERE k.name IN (SELECT t.granted_key FROM fleetdesk.tickets t WHERE t.id = ANY ($1) AND t.granted_fence > 0)")
-	loadGrantedPool = plain(selectPools + ` WHERE p.name IN (SELECT k.lease_pool FROM fleetdesk.tickets t JOIN fleetdesk.keys k ON k.name = t.granted_key
-		WHERE t.id = ANY ($1) AND t.granted_fence > 0 AND k.fence > 0)`)
+	// With a key comes the pool of its lease.
+	loadLeasePools = plain(selectPools + " WHERE p.name IN {SELECT k.lease_pool FROM fleetdesk.keys k WHERE k.name = ANY ($1) AND k.fence > 0}")
+	loadTickets    = plain(selectTickets + " WHERE t.id = ANY ($1)")
 
 	loadQueue = plain(selectTickets + " WHERE t.pool = $1 AND t.granted_fence = 0 AND t.live_until > $2 ORDER BY t.seq LIMIT $3")
 	loadAhead = plain("SELECT count(*) FROM fleetdesk.tickets t WHERE t.pool = $1 AND t.granted_fence = 0 AND t.live_until > $2 AND t.seq < $3")
-	loadLost  = plain(selectTickets + " WHERE t.granted_fence = 0 AND t.place_until <= $1 ORDER BY t.place_until LIMIT $2")
-	loadPlace = plain("SELECT coalesce(max(t.place_until), 0) FROM fleetdesk.tickets t WHERE t.granted_fence = 0")
+	loadLost  = plain(selectTickets + " WHERE t.granted_fence = 0 AND t.place_until > 0 AND t.place_until <= $1 ORDER BY t.place_until LIMIT $2")
+	loadPlace = plain("SELECT t.place_until FROM fleetdesk.tickets t WHERE t.granted_fence = 0 AND t.place_until > 0 AND t.place_until > $1 ORDER BY t.place_until DESC LIMIT 1")
 
-	// CROSS JOIN keeps SQLite's order of looking: the few members first.
-	loadCandidates = plain(candidates(""))
+	loadCandidates = keysOf(candidates(""), "")
 	// One row at most rests each: looked up by its whole key, never by the target.
-	loadRested = plain(candidates(`
+	loadRested = keysOf(candidates(`
 		AND coalesce((SELECT c.until FROM fleetdesk.cooldowns c WHERE c.scope = 'key' AND c.id = r.key AND c.target = $4), 0) <= $2
-		AND coalesce((SELECT c.until FROM fleetdesk.cooldowns c WHERE c.scope = 'exitIP' AND c.id = r.exit_ip AND c.target = $4), 0) <= $2`))
-	loadNext = plain(selectAll(`(SELECT r.key FROM fleetdesk.ready r WHERE r.pool = $1 AND r.free_at > $2 AND r.free_at < $3
-		ORDER BY r.free_at, r.rank, r.key LIMIT $4) n CROSS JOIN fleetdesk.keys`, "k", keyColumns) + " WHERE k.name = n.key")
+		AND coalesce((SELECT c.until FROM fleetdesk.cooldowns c WHERE c.scope = 'exitIP' AND c.id = r.exit_ip AND c.target = $4), 0) <= $2`), "")
+	loadNext = keysOf(`SELECT r.key FROM fleetdesk.ready r WHERE r.pool = $1 AND r.free_at > $2 AND r.free_at < $3
+		ORDER BY r.free_at, r.rank, r.key LIMIT $4`, "")
+	// A member is looked up for each cooldown, until one is found.
 	loadNextRest = plain(`SELECT coalesce(min(s.until), 0) FROM (
-		SELECT * FROM (SELECT c.until FROM fleetdesk.cooldowns c WHERE c.target = $2 AND c.until > $3 AND c.scope = 'key'
-			AND EXISTS (SELECT 1 FROM fleetdesk.members m WHERE m.pool = $1 AND m.key = c.id AND NOT m.leaving) ORDER BY c.until LIMIT 1) a
+		SELECT * FROM (SELECT c.until FROM fleetdesk.cooldowns c WHERE c.target = $2 AND c.until > 0 AND c.until > $3 AND c.scope = 'key'
+			AND coalesce((SELECT 1 FROM fleetdesk.members m WHERE m.pool = $1 AND m.key = c.id AND NOT m.leaving), 0) = 1 ORDER BY c.until LIMIT 1) a
 		UNION ALL
-		SELECT * FROM (SELECT c.until FROM fleetdesk.cooldowns c WHERE c.target = $2 AND c.until > $3 AND c.scope = 'exitIP'
-			AND EXISTS (SELECT 1 FROM fleetdesk.members m WHERE m.pool = $1 AND m.exit_ip = c.id AND m.exit_ip <> '' AND NOT m.leaving) ORDER BY c.until LIMIT 1) b) s`)
+		SELECT * FROM (SELECT c.until FROM fleetdesk.cooldowns c WHERE c.target = $2 AND c.until > 0 AND c.until > $3 AND c.scope = 'exitIP'
+			AND coalesce((SELECT 1 FROM fleetdesk.members m WHERE m.pool = $1 AND m.exit_ip = c.id AND m.exit_ip <> '' AND NOT m.leaving LIMIT 1), 0) = 1
+			ORDER BY c.until LIMIT 1) b) s`)
 	loadMembers = plain("SELECT r.key, r.auto_disabled FROM fleetdesk.ready r WHERE r.pool = $1 ORDER BY r.key")
 
-	loadCooldown = plain(selectRests + " WHERE c.scope = $1 AND c.id = $2 AND c.target = $3")
-	loadChanges  = plain(selectChanges + " WHERE c.pool = ANY ($1)")
-	loadRunning  = plain(selectChanges + " WHERE c.until > $1")
-	loadActions  = plain(`SELECT o.key, o.action, o."user" FROM fleetdesk.open_actions o WHERE o.key <> '' ORDER BY o.seq`)
+	loadCooldowns = rowsOfEach(of("c", cooldownColumns), "cooldowns", "c", cooldownID...)
+	loadChanges   = plain(selectChanges + " WHERE c.pool = ANY ($1)")
+	loadRunning   = plain(selectChanges + " WHERE c.until > $1")
+	loadActions   = plain(`SELECT o.key, o.action, o."user" FROM fleetdesk.open_actions o WHERE o.key <> '' ORDER BY o.seq`)
 
-	loadDue = plain(selectAll(`(SELECT r.key FROM fleetdesk.running r WHERE r.expires <= $1 ORDER BY r.expires, r.key LIMIT $2) n
-		CROSS JOIN fleetdesk.keys`, "k", keyColumns) + " WHERE k.name = n.key")
+	loadDue     = keysOf("SELECT r.key FROM fleetdesk.running r WHERE r.expires <= $1 ORDER BY r.expires, r.key LIMIT $2", "")
 	loadNextDue = plain("SELECT coalesce(min(r.expires), 0) FROM fleetdesk.running r WHERE r.expires > $1")
 )
 
 // candidates finds the keys of pool $1 that time frees at $2: the first $3 that
 // were not waited for, by rank, and the first $3 others, by time.
 func candidates(rested string) string {
-	return selectAll(`(
-		SELECT * FROM (SELECT r.key FROM fleetdesk.ready r WHERE r.pool = $1 AND r.free_at = 0`+rested+`
+	return `SELECT * FROM (SELECT r.key FROM fleetdesk.ready r WHERE r.pool = $1 AND r.free_at = 0` + rested + `
 			ORDER BY r.rank, r.key LIMIT $3) a
 		UNION ALL
-		SELECT * FROM (SELECT r.key FROM fleetdesk.ready r WHERE r.pool = $1 AND r.free_at > 0 AND r.free_at <= $2`+rested+`
-			ORDER BY r.free_at, r.rank, r.key LIMIT $3) b) n CROSS JOIN fleetdesk.keys`, "k", keyColumns) + " WHERE k.name = n.key"
+		SELECT * FROM (SELECT r.key FROM fleetdesk.ready r WHERE r.pool = $1 AND r.free_at > 0 AND r.free_at <= $2` + rested + `
+			ORDER BY r.free_at, r.rank, r.key LIMIT $3) b`
 }
 
 // leaseTx is [lease.Tx]. It sees the state at the transaction's begin, since what
@@ -94,7 +99,8 @@ func candidates(rested string) string {
 type leaseTx struct {
 	asker
 	begin desk
-	// bars are those in force, by name; nil before the first load.
+	// bars are those in force, by name; nil before the first load, and when
+	// there are none.
 	bars map[string][]lease.Bar
 	// spots are where the keys that were loaded are in other tables.
 	spots map[string]spot
@@ -111,7 +117,7 @@ func (t *leaseTx) Load(ctx context.Context, w lease.Want) (f lease.Found, err er
 		steps = append(steps, step{s, args, nil, row})
 	}
 	var keys [][]lease.Key // all that were found, to complete them
-	if t.bars == nil {
+	if t.bars == nil && t.begin.barred {
 		steps = append(steps, t.loadBars(now)...)
 	}
 	if pools := storables(w.Pools); len(pools) > 0 {
@@ -123,8 +129,6 @@ func (t *leaseTx) Load(ctx context.Context, w lease.Want) (f lease.Found, err er
 	}
 	if ids := storables(w.Tickets); len(ids) > 0 {
 		add(loadTickets, into(&f.Tickets, scanTicket), ids)
-		add(loadGrantedKeys, into(&f.Keys, t.key), ids)
-		add(loadGrantedPool, into(&f.Pools, scanPool), ids)
 	}
 	f.Queues = make([][]lease.Ticket, len(w.Queues))
 	for i, q := range w.Queues {
@@ -165,10 +169,14 @@ func (t *leaseTx) Load(ctx context.Context, w lease.Want) (f lease.Found, err er
 			add(loadMembers, memberInto(&f.Members[i]), pool)
 		}
 	}
+	var rests [][]any
 	for _, c := range w.Cooldowns {
 		if storable(c.ID) && storable(c.Target) {
-			add(loadCooldown, into(&f.Cooldowns, scanCooldown), string(c.Scope), c.ID, c.Target)
+			rests = append(rests, []any{string(c.Scope), c.ID, c.Target})
 		}
+	}
+	if len(rests) > 0 {
+		steps = append(steps, step{statement: loadCooldowns, rows: rests, row: into(&f.Cooldowns, scanCooldown)})
 	}
 	if pools := storables(w.Changes); len(pools) > 0 {
 		add(loadChanges, into(&f.Changes, scanChange), pools)
@@ -179,12 +187,15 @@ func (t *leaseTx) Load(ctx context.Context, w lease.Want) (f lease.Found, err er
 	}
 	if w.Lost {
 		add(loadLost, into(&f.Lost, scanTicket), now, int64(lease.MaxQueue))
-		add(loadPlace, timeInto(&f.LastPlace))
+		add(loadPlace, timeInto(&f.LastPlace), int64(0))
 	}
 	if len(steps) > 0 {
 		if err := t.ask(ctx, steps...); err != nil {
 			return lease.Found{}, err
 		}
+	}
+	if err := t.loadGranted(ctx, &f); err != nil {
+		return lease.Found{}, err
 	}
 	keys = append(keys, f.Keys, f.Due)
 	for i, c := range w.Candidates {
@@ -204,6 +215,24 @@ func (t *leaseTx) Load(ctx context.Context, w lease.Want) (f lease.Found, err er
 		}
 	}
 	return f, nil
+}
+
+// loadGranted asks for the keys that tickets got, and the pools of their leases.
+// Few requests come twice, so it is a question of its own.
+func (t *leaseTx) loadGranted(ctx context.Context, f *lease.Found) error {
+	var names []string
+	for i := range f.Tickets {
+		if g := f.Tickets[i].Granted; g.Key != "" {
+			names = append(names, g.Key)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return t.ask(ctx,
+		step{statement: loadKeys, args: []any{names}, row: into(&f.Keys, t.key)},
+		step{statement: loadLeasePools, args: []any{names}, row: into(&f.Pools, scanPool)},
+	)
 }
 
 // loadBars asks for all bars: there are few, and any key may have one.

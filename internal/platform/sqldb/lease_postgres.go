@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -44,21 +43,27 @@ func (d *postgresDB) engine(clock func(time.Time) time.Time) engine {
 	return &postgresEngine{postgresDB: d, clock: clock, turns: make(chan struct{}, deskTurns), self: newSelf()}
 }
 
-// The state of the desk with the clock of the server's machine: at the moment,
-// not at the transaction's begin.
-const deskState = "SELECT s.min_reader, " + deskValues + ", (extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM fleetdesk.schema_info s, fleetdesk.desk d"
-
 // One way there and back. Each statement sees the state of its own moment, so the
-// last one sees all that was committed by whoever held the lock before. The plans
-// of what follows are made once a connection, and find rows by their indexes
-// however old the server's statistics are.
-var beginAlone = fmt.Sprintf(`BEGIN ISOLATION LEVEL READ COMMITTED;
-SELECT pg_advisory_xact_lock_shared(%d), pg_advisory_xact_lock(%d), set_config('idle_in_transaction_session_timeout', '%s', true),
-	set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
-	set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true);
-%s`, writers, deskLock, millis(deskIdle), deskState)
+// last one sees all that was committed by whoever held the lock before, and its
+// clock is that of the moment. The plans of what follows are made once a
+// connection, and find rows by their indexes however old the server's statistics
+// are.
+var (
+	beginAlone = plain("BEGIN ISOLATION LEVEL READ COMMITTED")
+	beginLook  = plain("BEGIN READ ONLY, ISOLATION LEVEL REPEATABLE READ")
+	lockDesk   = plain(fmt.Sprintf("SELECT pg_advisory_xact_lock_shared(%d), pg_advisory_xact_lock(%d), set_config('idle_in_transaction_session_timeout', '%s', true), ",
+		writers, deskLock, millis(deskIdle)) + planning)
+	readyLook = plain("SELECT " + planning)
+	deskState = plain("SELECT " + deskValues + ", s.min_reader, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM fleetdesk.schema_info s, fleetdesk.desk d")
+	commit    = plain("COMMIT")
+	notify    = plain("SELECT pg_notify('" + channel + "', $1)")
+)
 
-const beginLook = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; " + deskState
+// planning is how statements are planned until the transaction ends.
+const planning = "set_config('plan_cache_mode', 'force_generic_plan', true), set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true), " +
+	"set_config('enable_bitmapscan', 'off', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)"
+
+func nothing(scanner) error { return nil }
 
 // alone implements engine.
 func (e *postgresEngine) alone(ctx context.Context, f func(ctx context.Context, d desk, q asker) (kept, error)) error {
@@ -87,7 +92,7 @@ func (e *postgresEngine) attempt(ctx context.Context, f func(ctx context.Context
 	var d desk
 	var minReader int64
 	c, err := e.acquire(ctx, func(c *pgx.Conn) (err error) {
-		minReader, d, err = e.begin(ctx, c, beginAlone)
+		minReader, d, err = e.begin(ctx, c, step{statement: beginAlone}, step{statement: lockDesk, row: nothing})
 		return err
 	})
 	if err != nil {
@@ -107,13 +112,14 @@ func (e *postgresEngine) attempt(ctx context.Context, f func(ctx context.Context
 	}
 	writes := k.writes
 	if said := e.notice(k.news); said != "" {
-		writes = append(writes, step{statement: notify, args: []any{said}, row: func(scanner) error { return nil }})
+		writes = append(writes, step{statement: notify, args: []any{said}, row: nothing})
 	}
 	err = postgresAsker{c.Conn()}.ask(ctx, append(writes, step{statement: commit})...)
 	if err == nil {
 		return false, nil
 	}
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Severity == "ERROR" {
+	// A session that stood still was ended before it read what was sent.
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && (pg.Severity == "ERROR" || pg.Code == stoodStill) {
 		switch pg.Code {
 		case readOnlyServer:
 			e.pool.Reset() // it became a standby: the next connection looks for the primary
@@ -126,13 +132,16 @@ func (e *postgresEngine) attempt(ctx context.Context, f func(ctx context.Context
 	if pgconn.SafeToRetry(err) {
 		return e.passing(ctx, c, err), err
 	}
-	return false, fault.Errorf(fault.Timeout, "%s: the connection ended during a commit; whether it was done is unknown: %w", e.what(), bare(err))
+	return false, fault.Errorf(fault.Timeout, "%s: the connection ended during a commit; %w: %w", e.what(), errUndecided, bare(err))
 }
 
-// rowsMissed is the state of a division by zero: see [exactly].
-const rowsMissed = "22012"
-
-var commit = plain("COMMIT")
+const (
+	// rowsMissed is the state of a division by zero: see [exactly].
+	rowsMissed = "22012"
+	// stoodStill is the state in which the server ends a session that is idle in
+	// its transaction.
+	stoodStill = "25P03"
+)
 
 // passing reports whether an error may be gone at another attempt: the connection
 // was lost, or another transaction was in the way.
@@ -149,57 +158,28 @@ func (e *postgresEngine) passing(ctx context.Context, c *pgxpool.Conn, err error
 }
 
 // begin begins a transaction and reads the desk; its Now is the transaction's.
-func (e *postgresEngine) begin(ctx context.Context, c *pgx.Conn, statements string) (minReader int64, d desk, err error) {
-	all, err := c.PgConn().Exec(ctx, statements).ReadAll()
-	if err != nil {
-		return 0, desk{}, err
-	}
-	last := all[len(all)-1]
-	if len(last.Rows) != 1 {
-		return 0, desk{}, fault.New(fault.Permanent, "the tables fleetdesk.schema_info and desk have not one row each: restore the database from a backup")
-	}
-	row := numbers(last.Rows[0])
+func (e *postgresEngine) begin(ctx context.Context, c *pgx.Conn, steps ...step) (minReader int64, d desk, err error) {
 	var clock int64
-	if err := row.Scan(&minReader, &d, &clock); err != nil {
+	found := false
+	steps = append(steps, step{statement: deskState, row: func(r scanner) (err error) {
+		found = true
+		d, err = scanDesk(r, &minReader, &clock)
+		return err
+	}})
+	if err := (postgresAsker{c}).ask(ctx, steps...); err != nil {
 		return 0, desk{}, err
+	}
+	if !found {
+		return 0, desk{}, fault.New(fault.Permanent, "the tables fleetdesk.schema_info and desk have not one row each: restore the database from a backup")
 	}
 	d.Now = e.high.after(e.clock(instant(clock)), d.Now)
 	return minReader, d, nil
 }
 
-// numbers is a row of numbers as texts.
-type numbers [][]byte
-
-func (r numbers) Scan(dest ...any) error {
-	next := 0
-	read := func(into *int64) (err error) {
-		*into, err = strconv.ParseInt(string(r[next]), 10, 64)
-		next++
-		return err
-	}
-	for _, d := range dest {
-		switch d := d.(type) {
-		case *int64:
-			if err := read(d); err != nil {
-				return err
-			}
-		case *desk:
-			var clock int64
-			for _, n := range []*int64{&d.Counter, &d.Epoch, &clock, &d.wakes, &d.events, &d.lastEvent} {
-				if err := read(n); err != nil {
-					return err
-				}
-			}
-			d.Now = moment(clock)
-		}
-	}
-	return nil
-}
-
 // look implements engine.
 func (e *postgresEngine) look(ctx context.Context, f func(ctx context.Context, now time.Time, q asker) error) error {
 	return e.read(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		_, d, err := e.begin(ctx, c, beginLook)
+		_, d, err := e.begin(ctx, c, step{statement: beginLook}, step{statement: readyLook, row: nothing})
 		if err == nil {
 			err = f(ctx, d.Now, postgresAsker{c})
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"time"
 
+	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/core/lease"
 )
 
@@ -18,8 +19,7 @@ var (
 		WHERE t.pool = ANY ($1) AND t.granted_fence = 0 AND t.live_until > $2 GROUP BY t.pool`)
 	readChanges = plain(selectChanges + " WHERE c.pool = ANY ($1) AND c.until > $2")
 
-	readKeys = plain(selectAll(`(SELECT m.key FROM fleetdesk.members m WHERE m.pool = $1 AND m.key > $2 ORDER BY m.key LIMIT $3) n
-		CROSS JOIN fleetdesk.keys`, "k", keyColumns) + " WHERE k.name = n.key ORDER BY n.key")
+	readKeys  = keysOf("SELECT m.key FROM fleetdesk.members m WHERE m.pool = $1 AND m.key > $2 ORDER BY m.key LIMIT $3", " ORDER BY n.key")
 	readKey   = plain(selectKeys + " WHERE k.name = $1")
 	readQueue = plain(selectTickets + " WHERE t.pool = $1 AND t.granted_fence = 0 AND t.seq > $2 ORDER BY t.seq LIMIT $3")
 	readRests = plain(selectRests + " WHERE c.scope = $1 AND c.id = $2 AND c.target > $3 AND c.until > $4 ORDER BY c.target LIMIT $5")
@@ -31,7 +31,7 @@ var (
 // Pools implements [lease.Reader].
 func (s *leaseStore) Pools(ctx context.Context, after string, limit int) ([]lease.PoolStatus, error) {
 	if limit < 1 {
-		return nil, ctx.Err()
+		return nil, fault.Wrap(fault.Timeout, ctx.Err())
 	}
 	return s.pools(ctx, readPools, following(after), int64(limit))
 }
@@ -226,7 +226,7 @@ func (s *leaseStore) Cooldowns(ctx context.Context, key, after string, limit int
 // merged is both lists in order of their targets.
 func merged(own, shared []lease.Cooldown, limit int) (all []lease.Cooldown) {
 	for len(all) < limit && len(own)+len(shared) > 0 {
-		order := 0
+		var order int
 		switch {
 		case len(own) == 0:
 			order = 1

@@ -49,7 +49,7 @@ func pairs(m map[string]string) string {
 	if len(m) == 0 {
 		return ""
 	}
-	b, _ := json.Marshal(m) // texts always can
+	b, _ := json.Marshal(m) //nolint:errchkjson // texts always can
 	return string(b)
 }
 
@@ -122,74 +122,119 @@ func scanPool(r scanner) (p lease.Pool, err error) {
 }
 
 // The columns of a key: what says which row it is, its lists, what its
-// controller knows, and the rest, which every write of the row sets.
+// controller knows, who took it out of use, what is settled when a lease begins,
+// and what every write of the row may change.
 var (
-	keyID    = slices.Concat(columns(text, "name"), columns(integer, "version"))
-	keyLists = columns(text, "pools", "leaving")
-	keyFacts = slices.Concat(columns(boolean, "managed"), columns(text, "uid", "attributes", "exit_ip", "unfit"))
-	keyState = slices.Concat(
+	keyID       = slices.Concat(columns(text, "name"), columns(integer, "version"))
+	keyLists    = columns(text, "pools", "leaving")
+	keyFacts    = slices.Concat(columns(boolean, "managed"), columns(text, "uid", "attributes", "exit_ip", "unfit"))
+	keyDisabled = slices.Concat(
 		columns(boolean, "disabled"),
 		columns(text, "disabled_reason", "disabled_by"),
 		columns(integer, "disabled_at"),
 		columns(boolean, "disabled_auto"),
+	)
+	keyGrant = slices.Concat(
 		columns(integer, "fence"),
 		columns(text, "lease_pool", "target", "account", "holder"),
 		columns(blob, "secret"),
 		columns(text, "ticket"),
-		columns(integer, "ttl", "taken", "expires"),
-		columns(boolean, "check_hook", "reset_hook", "resetting", "unclaimed"),
+		columns(integer, "taken"),
+		columns(boolean, "check_hook", "reset_hook"),
+		columns(text, "past"),
+	)
+	keyState = slices.Concat(
+		columns(integer, "ttl", "expires"),
+		columns(boolean, "resetting", "unclaimed"),
 		columns(text, "ended"),
 		columns(integer, "ended_at"),
-		columns(text, "ended_by", "past"),
+		columns(text, "ended_by"),
 		columns(boolean, "needs_reset"),
 		columns(integer, "reset_failures", "errors", "cool_until", "used_at", "free_at", "rank"),
 	)
-	keyColumns = slices.Concat(keyID, keyLists, keyFacts, keyState)
+	keyColumns = slices.Concat(keyID, keyLists, keyFacts, keyDisabled, keyGrant, keyState)
 )
 
-func keyListValues(k *lease.Key) []any { return []any{listed(k.Pools), listed(k.Leaving)} }
+// keyValues are values of the parts of a key, in their order.
+type keyValues []any
 
-func keyFactValues(k *lease.Key) []any {
-	return []any{k.Managed, k.UID, pairs(k.Attributes), k.ExitIP, k.Unfit}
+func (v keyValues) id(k *lease.Key) keyValues { return append(v, k.Name, k.Version) }
+
+func (v keyValues) lists(k *lease.Key) keyValues {
+	return append(v, listed(k.Pools), listed(k.Leaving))
 }
 
-func keyStateValues(k *lease.Key) []any {
-	d, l := lease.Disabled{}, lease.Lease{}
+func (v keyValues) facts(k *lease.Key) keyValues {
+	return append(v, k.Managed, k.UID, pairs(k.Attributes), k.ExitIP, k.Unfit)
+}
+
+func (v keyValues) disabled(k *lease.Key) keyValues {
+	d := lease.Disabled{}
 	if k.Disabled != nil {
 		d = *k.Disabled
 	}
-	if k.Lease != nil {
-		l = *k.Lease
+	return append(v, k.Disabled != nil, d.Reason, d.By, micros(d.At), d.Auto)
+}
+
+func (v keyValues) grant(k *lease.Key) keyValues {
+	l := leaseOf(k)
+	return append(v, l.Fence, l.Pool, l.Target, l.Account, l.Holder, l.Secret[:], l.Ticket, micros(l.Taken), l.Hooks.Check, l.Hooks.Reset, past(k.Past))
+}
+
+func (v keyValues) state(k *lease.Key) keyValues {
+	l := leaseOf(k)
+	return append(v, span(l.TTL), micros(l.Expires), l.Resetting, l.Unclaimed, string(l.End), micros(l.EndedAt), l.EndedBy,
+		k.NeedsReset, int64(k.ResetFailures), int64(k.Errors), micros(k.CoolUntil), micros(k.UsedAt), micros(k.FreeAt()), rank(k))
+}
+
+func leaseOf(k *lease.Key) lease.Lease {
+	if k.Lease == nil {
+		return lease.Lease{}
 	}
-	return []any{
-		k.Disabled != nil, d.Reason, d.By, micros(d.At), d.Auto,
-		l.Fence, l.Pool, l.Target, l.Account, l.Holder, l.Secret[:], l.Ticket, span(l.TTL), micros(l.Taken), micros(l.Expires),
-		l.Hooks.Check, l.Hooks.Reset, l.Resetting, l.Unclaimed, string(l.End), micros(l.EndedAt), l.EndedBy, past(k.Past),
-		k.NeedsReset, int64(k.ResetFailures), int64(k.Errors), micros(k.CoolUntil), micros(k.UsedAt),
-		micros(k.FreeAt()), rank(k),
-	}
+	return *k.Lease
 }
 
 // rank is the key's as it is kept. A key that was never used comes before all
 // others, also where errors made its rank later than the zero time.
 func rank(k *lease.Key) int64 { return k.Rank().UnixMicro() }
 
-// spot is where other tables have a key, as its row says: what a program of
-// another version wrote there may differ from what this one would.
+// spot is what a row said when it was read: where other tables have the key
+// (what a program of another version wrote there may differ from what this one
+// would), and what need not be written again.
 type spot struct {
 	pools, leaving []string
 	free, rank     int64
 	// expires is 0 for a key whose lease does not run.
-	expires int64
+	expires  int64
+	grant    lease.Lease // see settled
+	past     string
+	disabled *lease.Disabled
 }
 
-// scanKey reads a key without its bars, and where other tables have it.
+// settled is what does not change while the lease lives.
+func settled(k *lease.Key) lease.Lease {
+	l := leaseOf(k)
+	return lease.Lease{
+		Fence: l.Fence, Pool: l.Pool, Target: l.Target, Account: l.Account, Holder: l.Holder, Secret: l.Secret, Ticket: l.Ticket,
+		Taken: l.Taken, Hooks: l.Hooks,
+	}
+}
+
+// sameDisabled and sameGrant report whether the key has these parts as it was
+// read.
+func (s *spot) sameDisabled(k *lease.Key) bool {
+	return (k.Disabled == nil) == (s.disabled == nil) && (k.Disabled == nil || *k.Disabled == *s.disabled)
+}
+
+func (s *spot) sameGrant(k *lease.Key) bool { return settled(k) == s.grant && past(k.Past) == s.past }
+
+// scanKey reads a key without its bars, and its spot.
 func scanKey(r scanner) (k lease.Key, at spot, err error) {
 	var (
 		l                                            lease.Lease
 		d                                            lease.Disabled
 		disabled                                     bool
-		pools, leaving, attributes, earlier          string
+		pools, leaving, attributes                   string
 		secret                                       []byte
 		disabledAt, ttl, taken, expires, ended, cool int64
 		used                                         int64
@@ -197,8 +242,8 @@ func scanKey(r scanner) (k lease.Key, at spot, err error) {
 	err = r.Scan(
 		&k.Name, &k.Version, &pools, &leaving, &k.Managed, &k.UID, &attributes, &k.ExitIP, &k.Unfit,
 		&disabled, &d.Reason, &d.By, &disabledAt, &d.Auto,
-		&l.Fence, &l.Pool, &l.Target, &l.Account, &l.Holder, &secret, &l.Ticket, &ttl, &taken, &expires,
-		&l.Hooks.Check, &l.Hooks.Reset, &l.Resetting, &l.Unclaimed, (*string)(&l.End), &ended, &l.EndedBy, &earlier,
+		&l.Fence, &l.Pool, &l.Target, &l.Account, &l.Holder, &secret, &l.Ticket, &taken, &l.Hooks.Check, &l.Hooks.Reset, &at.past,
+		&ttl, &expires, &l.Resetting, &l.Unclaimed, (*string)(&l.End), &ended, &l.EndedBy,
 		&k.NeedsReset, &k.ResetFailures, &k.Errors, &cool, &used, &at.free, &at.rank,
 	)
 	if err != nil {
@@ -209,18 +254,18 @@ func scanKey(r scanner) (k lease.Key, at spot, err error) {
 	if k.Attributes, err = pairsOf(attributes); err != nil {
 		return k, at, err
 	}
-	if k.Past, err = pastOf(earlier); err != nil {
+	if k.Past, err = pastOf(at.past); err != nil {
 		return k, at, err
 	}
 	if disabled {
 		d.At = moment(disabledAt)
-		k.Disabled = &d
+		k.Disabled, at.disabled = &d, &lease.Disabled{Reason: d.Reason, By: d.By, At: d.At, Auto: d.Auto}
 	}
 	if l.Fence != 0 {
 		copy(l.Secret[:], secret)
 		l.TTL, l.Taken, l.Expires, l.EndedAt = duration(ttl), moment(taken), moment(expires), moment(ended)
 		k.Lease = &l
-		at.expires = runs(&k)
+		at.expires, at.grant = runs(&k), settled(&k)
 	}
 	k.CoolUntil, k.UsedAt = moment(cool), moment(used)
 	return k, at, nil
@@ -337,7 +382,7 @@ func eventList(all []lease.Event) string {
 	for i, e := range all {
 		kept[i] = keptEvent{e.Seq, e.Kind, e.Pool, e.Key, e.Lease, e.Account}
 	}
-	b, _ := json.Marshal(kept) // texts and numbers always can
+	b, _ := json.Marshal(kept) //nolint:errchkjson // texts and numbers always can
 	return string(b)
 }
 

@@ -17,14 +17,17 @@ type desk struct {
 	// events counts the events that were ever written; lastEvent is the number
 	// of the last one.
 	events, lastEvent int64
+	// barred is set when some name may be barred.
+	barred bool
 }
 
-// What the row of the desk is read by; the clock is its high-water mark.
-const deskValues = "d.counter, d.epoch, d.clock, d.wakes, d.events, d.last_event"
+// What the desk is read by; the clock is its high-water mark.
+const deskValues = "d.counter, d.epoch, d.clock, d.wakes, d.events, d.last_event, " +
+	"EXISTS (SELECT 1 FROM fleetdesk.open_actions) OR EXISTS (SELECT 1 FROM fleetdesk.changes c WHERE c.until > d.clock)"
 
 func scanDesk(r scanner, more ...any) (d desk, err error) {
 	var clock int64
-	err = r.Scan(append([]any{&d.Counter, &d.Epoch, &clock, &d.wakes, &d.events, &d.lastEvent}, more...)...)
+	err = r.Scan(append([]any{&d.Counter, &d.Epoch, &clock, &d.wakes, &d.events, &d.lastEvent, &d.barred}, more...)...)
 	d.Now = moment(clock)
 	return d, err
 }
@@ -37,6 +40,8 @@ var (
 	dropPools   = remove("pools", poolColumns[0])
 	insertKeys  = insert("keys", keyColumns...)
 	updateKeys  = exactly(update("keys", 2, bumped, slices.Concat(keyID, keyState)...))
+	grantKeys   = exactly(update("keys", 2, bumped, slices.Concat(keyID, keyGrant, keyState)...))
+	changeKeys  = exactly(update("keys", 2, bumped, slices.Concat(keyID, keyDisabled, keyGrant, keyState)...))
 	rewriteKeys = exactly(update("keys", 2, bumped, keyColumns...))
 	dropKeys    = exactly(remove("keys", keyID...))
 
@@ -58,13 +63,16 @@ var (
 	saveChanges   = upsert("changes", 1, changeColumns...)
 	insertEvents  = plain("INSERT INTO fleetdesk.events (last_seq, total, at, list) VALUES ($1, $2, $3, $4)")
 
-	forgetTickets = plain(`DELETE FROM fleetdesk.tickets WHERE id IN (SELECT * FROM (
-		SELECT * FROM (SELECT t.id FROM fleetdesk.tickets t WHERE t.granted_fence = 0 AND t.place_until < $1 ORDER BY t.place_until LIMIT $2) a
+	forgetTickets = plain(`DELETE FROM fleetdesk.tickets WHERE id IN {SELECT * FROM (
+		SELECT * FROM (SELECT t.id FROM fleetdesk.tickets t WHERE t.granted_fence = 0 AND t.place_until > 0 AND t.place_until < $1 ORDER BY t.place_until LIMIT $2) a
 		UNION ALL
-		SELECT * FROM (SELECT t.id FROM fleetdesk.tickets t WHERE t.granted_fence > 0 AND t.kept < $1 ORDER BY t.kept LIMIT $2) b) s LIMIT $2)`)
-	forgetCooldowns = plain(`DELETE FROM fleetdesk.cooldowns WHERE (scope, id, target) IN (
-		SELECT c.scope, c.id, c.target FROM fleetdesk.cooldowns c WHERE c.forget < $1 ORDER BY c.forget LIMIT $2)`)
-	forgetChanges = plain("DELETE FROM fleetdesk.changes WHERE pool IN (SELECT c.pool FROM fleetdesk.changes c WHERE c.until < $1 ORDER BY c.until LIMIT $2)")
+		SELECT * FROM (SELECT t.id FROM fleetdesk.tickets t WHERE t.granted_fence > 0 AND t.kept < $1 ORDER BY t.kept LIMIT $2) b) s LIMIT $2}`)
+	forgetCooldowns = &statement{
+		postgres: "DELETE FROM fleetdesk.cooldowns WHERE ctid = ANY (ARRAY(SELECT c.ctid FROM fleetdesk.cooldowns c WHERE c.forget < $1 ORDER BY c.forget LIMIT $2))",
+		sqlite: "DELETE FROM cooldowns WHERE (scope, id, target) IN " +
+			"(SELECT c.scope, c.id, c.target FROM cooldowns c WHERE c.forget < ?1 ORDER BY c.forget LIMIT ?2)",
+	}
+	forgetChanges = plain("DELETE FROM fleetdesk.changes WHERE pool IN {SELECT c.pool FROM fleetdesk.changes c WHERE c.until < $1 ORDER BY c.until LIMIT $2}")
 	// Times and totals grow from row to row, so that the oldest rows tell all.
 	markForgotten = plain(`UPDATE fleetdesk.desk SET forgotten = coalesce((
 		SELECT max(old.last_seq) FROM (SELECT e.last_seq, e.total, e.at FROM fleetdesk.events e ORDER BY e.last_seq LIMIT $3) old
@@ -139,18 +147,24 @@ func (t *leaseTx) saveKeys(c lease.Changes, set func(*statement, [][]any)) {
 	}
 	for i := range c.Keys {
 		w := &c.Keys[i]
+		was := t.spots[w.Name]
+		values := make(keyValues, 0, len(keyColumns))
 		switch k := &w.Key; {
 		case w.Version == 0:
-			rows.add(insertKeys, slices.Concat([]any{k.Name, int64(1)}, keyListValues(k), keyFactValues(k), keyStateValues(k))...)
+			rows.add(insertKeys, append(values, k.Name, int64(1)).lists(k).facts(k).disabled(k).grant(k).state(k)...)
 		case w.Relist || w.Facts:
-			rows.add(rewriteKeys, slices.Concat([]any{k.Name, k.Version}, keyListValues(k), keyFactValues(k), keyStateValues(k))...)
+			rows.add(rewriteKeys, values.id(k).lists(k).facts(k).disabled(k).grant(k).state(k)...)
+		case !was.sameDisabled(k):
+			rows.add(changeKeys, values.id(k).disabled(k).grant(k).state(k)...)
+		case !was.sameGrant(k):
+			rows.add(grantKeys, values.id(k).grant(k).state(k)...)
 		default:
-			rows.add(updateKeys, append([]any{k.Name, k.Version}, keyStateValues(k)...)...)
+			rows.add(updateKeys, values.id(k).state(k)...)
 		}
 		t.move(rows, w.Name, &w.Key, w.Version == 0 || w.Relist || w.Facts)
 	}
 	for _, s := range []*statement{
-		dropMembers, dropReady, dropRunning, dropKeys, insertKeys, rewriteKeys, updateKeys,
+		dropMembers, dropReady, dropRunning, dropKeys, insertKeys, rewriteKeys, changeKeys, grantKeys, updateKeys,
 		updateMembers, insertMembers, moveReady, insertReady, moveRunning, insertRunning,
 	} {
 		set(s, rows[s])
@@ -165,7 +179,7 @@ func (t *leaseTx) move(rows rowsBy, name string, k *lease.Key, listed bool) {
 	var state []any
 	exitIP := ""
 	if k != nil {
-		now = spot{k.Pools, k.Leaving, micros(k.FreeAt()), rank(k), runs(k)}
+		now = spot{pools: k.Pools, leaving: k.Leaving, free: micros(k.FreeAt()), rank: rank(k), expires: runs(k)}
 		state, exitIP = readyValues(k), k.ExitIP
 	}
 	for _, p := range now.pools {
@@ -216,15 +230,13 @@ func (t *leaseTx) forget(c lease.Changes, d desk) {
 	}
 	now, most := d.Now, int64(c.Forget)
 	before := func(ago time.Duration) int64 { return micros(now.Add(-ago)) }
-	for _, s := range []step{
+	t.writes = append(t.writes, []step{
 		{statement: forgetTickets, args: []any{before(0), most}},
 		{statement: forgetCooldowns, args: []any{before(0), most}},
 		{statement: forgetChanges, args: []any{before(24 * time.Hour), most}},
 		{statement: markForgotten, args: []any{before(lease.EventsFor), d.events - lease.MaxEvents, most}},
 		{statement: forgetEvents},
-	} {
-		t.writes = append(t.writes, s)
-	}
+	}...)
 }
 
 // latest leaves one change of each pool: those before it are over.

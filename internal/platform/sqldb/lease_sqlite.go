@@ -49,6 +49,7 @@ var readDesk = plain("SELECT " + deskValues + " FROM fleetdesk.desk d")
 // alone implements engine. It runs f once.
 func (e *sqliteEngine) alone(ctx context.Context, f func(ctx context.Context, d desk, q asker) (kept, error)) error {
 	undo := func() {}
+	defer func() { undo() }()
 	err := e.write(ctx, func(tx *sql.Tx) error {
 		q := &sqliteAsker{e, e.writer, tx}
 		var d desk
@@ -64,9 +65,9 @@ func (e *sqliteEngine) alone(ctx context.Context, f func(ctx context.Context, d 
 		return lockless(e.classify(ctx, q.ask(ctx, k.writes...)))
 	})
 	if err != nil {
-		undo()
 		return unsure(err)
 	}
+	undo = func() {}
 	e.prepare(ctx)
 	return nil
 }
@@ -85,7 +86,7 @@ func lockless(err error) error {
 // same after a crash.
 func unsure(err error) error {
 	if e, ok := errors.AsType[*sqlite.Error](err); ok && e.Code() == sqlite3.SQLITE_IOERR_FSYNC {
-		return fault.Wrap(fault.Timeout, err)
+		return fault.Errorf(fault.Timeout, "%w: %w", errUndecided, err)
 	}
 	return err
 }
@@ -143,6 +144,13 @@ func (q *sqliteAsker) run(ctx context.Context, s step) error {
 	}
 	defer func() { _ = stmt.Close() }()
 	switch {
+	case s.row != nil && s.rows != nil:
+		b, err := json.Marshal(s.rows) // as one list
+		if err != nil {
+			return err
+		}
+		s.args = []any{string(b)}
+		return query(ctx, stmt, s)
 	case s.row != nil:
 		return query(ctx, stmt, s)
 	case s.rows == nil:
@@ -205,7 +213,7 @@ func (e *sqliteEngine) prepare(ctx context.Context) {
 	e.missing = nil
 	e.mu.Unlock()
 	for _, id := range missing {
-		s, err := id.db.PrepareContext(ctx, id.sql)
+		s, err := id.db.PrepareContext(ctx, id.sql) //nolint:sqlclosecheck // kept as long as the database is open
 		e.mu.Lock()
 		if err != nil {
 			delete(e.prepared, id)
@@ -229,7 +237,7 @@ func sqliteArgs(args []any) []any {
 	for i, a := range args {
 		switch a := a.(type) {
 		case []string:
-			b, _ := json.Marshal(a) // texts always can
+			b, _ := json.Marshal(a) //nolint:errchkjson // texts always can
 			set(i, string(b))
 		case string:
 			if !storable(a) {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// statement is one SQL text for both kinds of database. Those that keep rows
-// (set) take any number of them at once; the others have arguments.
+// statement is one SQL text for both kinds of database. Those for rows (set) take
+// any number of them at once; the others have arguments.
 type statement struct {
 	postgres, sqlite string
 	set              []column
@@ -51,10 +51,21 @@ var (
 
 // plain makes a statement from PostgreSQL's text; what of it SQLite says
 // otherwise is the schema, the arguments, and = ANY ($1) for a list of texts.
+// IN {SELECT …} is for a subquery that PostgreSQL must answer once and first.
 func plain(sql string) *statement {
 	lite := strings.ReplaceAll(sql, "fleetdesk.", "")
 	lite = anyOf.ReplaceAllString(lite, "IN (SELECT value FROM json_each(?$1))")
-	return &statement{postgres: sql, sqlite: placeholder.ReplaceAllString(lite, "?$1")}
+	lite = strings.NewReplacer("{", "(", "}", ")").Replace(placeholder.ReplaceAllString(lite, "?$1"))
+	return &statement{postgres: strings.NewReplacer("IN {", "= ANY (ARRAY(", "}", "))").Replace(sql), sqlite: lite}
+}
+
+// each makes a statement that looks a row of a table up for each row n of a
+// subquery, in that order of looking whatever a planner believes: the table may
+// be large when its statistics are of a time when it was empty.
+func each(cols, subquery, table, alias, on, order string) *statement {
+	s := plain("SELECT " + cols + " FROM (" + subquery + ") n CROSS JOIN LATERAL (SELECT * FROM fleetdesk." + table + " " + alias + " WHERE " + on + " OFFSET 0) " + alias + order)
+	s.sqlite = plain("SELECT " + cols + " FROM (" + subquery + ") n CROSS JOIN " + table + " " + alias + " WHERE " + on + order).sqlite
+	return s
 }
 
 // upsert keeps rows, in place of those with the same first `keys` columns.
@@ -84,38 +95,61 @@ func insert(table string, cols ...column) *statement {
 // update changes the rows that have the values of the first `keys` columns;
 // also is set besides the given values.
 func update(table string, keys int, also string, cols ...column) *statement {
-	var fromRows, fromArgs, where, match []string
-	names, marks := namesOf(cols), marks(cols)
+	var fromRows, fromArgs []string
+	marks := marks(cols)
 	if also != "" {
 		fromRows, fromArgs = []string{also}, []string{also}
 	}
-	for i, n := range names {
-		if i < keys {
-			had := cmp.Or(cols[i].was, n)
-			where, match = append(where, "t."+had+" = w."+n), append(match, "t."+had+" = "+marks[i])
-		} else {
+	for i, n := range namesOf(cols) {
+		if i >= keys {
 			fromRows, fromArgs = append(fromRows, n+" = w."+n), append(fromArgs, n+" = "+marks[i])
 		}
 	}
+	from, where, match := rowsMet(table, keys, cols)
 	return &statement{
-		postgres: fmt.Sprintf("UPDATE fleetdesk.%s AS t SET %s FROM %s AS w (%s) WHERE %s",
-			table, strings.Join(fromRows, ", "), unnest(cols), strings.Join(names, ", "), strings.Join(where, " AND ")),
-		sqlite: fmt.Sprintf("UPDATE %s AS t SET %s WHERE %s", table, strings.Join(fromArgs, ", "), strings.Join(match, " AND ")),
-		set:    cols,
+		postgres: fmt.Sprintf("UPDATE fleetdesk.%s AS t SET %s FROM %s WHERE %s", table, strings.Join(fromRows, ", "), from, where),
+		sqlite:   fmt.Sprintf("UPDATE %s AS t SET %s WHERE %s", table, strings.Join(fromArgs, ", "), match),
+		set:      cols,
 	}
 }
 
 // remove deletes the rows that have the values.
 func remove(table string, cols ...column) *statement {
-	var where, match []string
-	marks := marks(cols)
+	from, where, match := rowsMet(table, len(cols), cols)
+	return &statement{
+		postgres: fmt.Sprintf("DELETE FROM fleetdesk.%s AS t USING %s WHERE %s", table, from, where),
+		sqlite:   fmt.Sprintf("DELETE FROM %s AS t WHERE %s", table, match),
+		set:      cols,
+	}
+}
+
+// rowsMet finds the rows of a table that have the values of the first `keys`
+// columns. PostgreSQL looks each up by itself, as in [each], and takes it by
+// where it lies: nobody moves rows while the desk is locked.
+func rowsMet(table string, keys int, cols []column) (from, where, match string) {
+	var had, is []string
+	names, marks := namesOf(cols), marks(cols)
+	for i := range keys {
+		own := cmp.Or(cols[i].was, names[i])
+		had, is = append(had, "f."+own+" = w."+names[i]), append(is, "t."+own+" = "+marks[i])
+	}
+	from = fmt.Sprintf("%s AS w (%s) CROSS JOIN LATERAL (SELECT f.ctid AS spot FROM fleetdesk.%s f WHERE %s OFFSET 0) found",
+		unnest(cols), strings.Join(names, ", "), table, strings.Join(had, " AND "))
+	return from, "t.ctid = found.spot", strings.Join(is, " AND ")
+}
+
+// rowsOfEach makes a statement that reads the rows of a table with the values
+// that it is given, many at once.
+func rowsOfEach(selected, table, alias string, cols ...column) *statement {
+	var had, is []string
 	for i, n := range namesOf(cols) {
-		where, match = append(where, "t."+n+" = w."+n), append(match, "t."+n+" = "+marks[i])
+		had = append(had, alias+"."+n+" = w."+n)
+		is = append(is, fmt.Sprintf("%s.%s = json_extract(w.value, '$[%d]')", alias, n, i))
 	}
 	return &statement{
-		postgres: fmt.Sprintf("DELETE FROM fleetdesk.%s AS t USING %s AS w (%s) WHERE %s",
-			table, unnest(cols), strings.Join(namesOf(cols), ", "), strings.Join(where, " AND ")),
-		sqlite: fmt.Sprintf("DELETE FROM %s AS t WHERE %s", table, strings.Join(match, " AND ")),
+		postgres: fmt.Sprintf("SELECT %s FROM %s AS w (%s) CROSS JOIN LATERAL (SELECT * FROM fleetdesk.%s %s WHERE %s OFFSET 0) %s",
+			selected, unnest(cols), strings.Join(namesOf(cols), ", "), table, alias, strings.Join(had, " AND "), alias),
+		sqlite: fmt.Sprintf("SELECT %s FROM json_each(?1) w CROSS JOIN %s %s WHERE %s", selected, table, alias, strings.Join(is, " AND ")),
 		set:    cols,
 	}
 }

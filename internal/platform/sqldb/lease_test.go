@@ -2,14 +2,16 @@ package sqldb_test
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"fleetdesk/internal/core/action"
 	"fleetdesk/internal/core/action/actiontest"
-	"fleetdesk/internal/core/lease"
 	"fleetdesk/internal/core/lease/leasetest"
 	"fleetdesk/internal/platform/sqldb"
 )
@@ -20,18 +22,33 @@ var kinds = map[string]func(t testing.TB) sqldb.Options{
 	"postgres": func(t testing.TB) sqldb.Options { return sqldb.Options{URL: server.Database(t)} },
 }
 
-// harness is a database of the kind with so many handles on it.
-func harness(t *testing.T, o sqldb.Options, handles int) leasetest.Harness {
+// clock is a database's in tests: it goes on by itself, but no faster because a
+// machine is slow.
+type clock struct{ ahead, asked atomic.Int64 }
+
+func (c *clock) now(time.Time) time.Time {
+	return time.Date(2026, 11, 1, 10, 20, 30, 0, time.UTC).Add(time.Duration(c.ahead.Load()) + time.Duration(c.asked.Add(1))*10*time.Microsecond)
+}
+
+func (c *clock) advance(d time.Duration)          { c.ahead.Add(int64(d)) }
+func (c *clock) of(o sqldb.Options) sqldb.Options { return sqldb.WithClock(o, c.now) }
+
+// handles opens a database several times.
+func handles(t *testing.T, o sqldb.Options, n int) (all []*sqldb.DB) {
 	t.Helper()
-	var ahead atomic.Int64
-	o = sqldb.WithClock(o, func(now time.Time) time.Time { return now.Add(time.Duration(ahead.Load())) })
-	h := leasetest.Harness{Advance: func(d time.Duration) { ahead.Add(int64(d)) }}
-	var log action.Log
-	for range handles {
-		db := openWith(t, o)
-		h.Stores = append(h.Stores, db.Leases())
-		log = db.Actions()
+	for range n {
+		all = append(all, openWith(t, o))
 	}
+	return all
+}
+
+// harness is what the suite asks for.
+func harness(all []*sqldb.DB, c *clock) leasetest.Harness {
+	h := leasetest.Harness{Advance: c.advance}
+	for _, db := range all {
+		h.Stores = append(h.Stores, db.Leases())
+	}
+	log := all[0].Actions()
 	entry := func(name, id, by string) action.Entry {
 		return action.Entry{
 			Action: id + "-of-sixteen-or-more", Phase: action.PhaseStarted, Pool: "p", Key: name, Verb: action.VerbDestroy,
@@ -54,13 +71,47 @@ func harness(t *testing.T, o sqldb.Options, handles int) leasetest.Harness {
 // The contract of lease stores, over one handle, and over several that take
 // turns: what one wrote the other reads next.
 func TestLeaseSuite(t *testing.T) {
-	for kind, place := range kinds {
-		t.Run(kind, func(t *testing.T) {
-			leasetest.RunStore(t, func(t *testing.T) leasetest.Harness { return harness(t, place(t), 1) })
+	for _, n := range []int{1, 4} {
+		t.Run(fmt.Sprintf("sqlite/%d", n), func(t *testing.T) {
+			leasetest.RunStore(t, func(t *testing.T) leasetest.Harness {
+				c := &clock{}
+				return harness(handles(t, c.of(kinds["sqlite"](t)), n), c)
+			})
 		})
-		t.Run(kind+" over four handles", func(t *testing.T) {
-			leasetest.RunStore(t, func(t *testing.T) leasetest.Harness { return harness(t, place(t), 4) })
+		// Making a database takes longer than a clause, so all clauses have the
+		// same one, emptied.
+		t.Run(fmt.Sprintf("postgres/%d", n), func(t *testing.T) {
+			c := &clock{}
+			all := handles(t, c.of(kinds["postgres"](t)), n)
+			leasetest.RunStore(t, func(t *testing.T) leasetest.Harness {
+				empty(t, all[0])
+				c.advance(24 * time.Hour) // whatever the clause before did to it
+				return harness(all, c)
+			})
 		})
+	}
+}
+
+// empty makes a database as if it were new.
+func empty(t *testing.T, db *sqldb.DB) {
+	t.Helper()
+	rows, err := db.Pool().Query(t.Context(), `SELECT relname FROM pg_class WHERE relnamespace = 'fleetdesk'::regnamespace AND relkind = 'r'
+		AND relname <> ALL ($1)`, []string{sqldb.VersionTable, "schema_info", "desk"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(tables) < 10 {
+		t.Fatal(tables, err)
+	}
+	for _, table := range tables {
+		if _, err := db.Pool().Exec(t.Context(), "DELETE FROM fleetdesk."+table); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err = db.Pool().Exec(t.Context(), "UPDATE fleetdesk.desk SET counter = 0, epoch = 0, clock = 0, wakes = 0, events = 0, last_event = 0, forgotten = 0")
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -72,5 +123,3 @@ func TestActionSuite(t *testing.T) {
 		})
 	}
 }
-
-var _ lease.Store = lease.Store(nil)

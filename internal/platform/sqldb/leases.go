@@ -3,6 +3,7 @@ package sqldb
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -15,15 +16,17 @@ type engine interface {
 	// alone runs f in a transaction that excludes all others of its kind, over
 	// the whole database and all processes, and keeps what f returns. f may run
 	// several times before that; it gets the desk with Now as the time of the
-	// transaction. The desk that was kept last is returned.
+	// transaction. An error that is errUndecided leaves it open whether that was
+	// kept; with any other one it was not.
 	alone(ctx context.Context, f func(ctx context.Context, d desk, q asker) (kept, error)) error
 	// look runs f on one consistent state; f may run twice.
 	look(ctx context.Context, f func(ctx context.Context, now time.Time, q asker) error) error
 	// watch tells of the changes of other processes until ctx ends.
 	watch(ctx context.Context, w lease.Watcher) error
-	// classify gives an error of the database its class.
-	classify(ctx context.Context, err error) error
 }
+
+// errUndecided is in the chain of an error of a commit that was not answered.
+var errUndecided = errors.New("whether it was done is unknown")
 
 // kept is what a transaction writes, and the news of it.
 type kept struct {
@@ -69,8 +72,8 @@ func (s *leaseStore) alone(ctx context.Context, f func(ctx context.Context, d de
 	switch {
 	case err == nil:
 		s.watchers.tell(news)
-	case fault.Of(err) == fault.Timeout:
-		s.watchers.tell(lease.News{All: true, Events: true}) // it may have been done
+	case errors.Is(err, errUndecided):
+		s.watchers.tell(lease.News{All: true, Events: true})
 	}
 	return coded(err)
 }

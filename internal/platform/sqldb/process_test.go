@@ -44,6 +44,11 @@ func child(role string) int {
 	}
 	defer db.Close()
 	switch role {
+	case "lease-work", "lease-wait", "lease-hold", "lease-until-killed":
+		if err := leaseChild(ctx, role, db, path); err != nil {
+			fmt.Println(err)
+			return 1
+		}
 	case "nobody":
 		fmt.Println("opened")
 	case "read", "read-as-nobody":

@@ -69,19 +69,19 @@ type Held struct {
 	Replayed bool
 }
 
-// Renewal and Return say how a lease goes on, or how its use ended.
-type (
-	Renewal struct {
-		TTL   time.Duration
-		Fence int64
-		Reset lease.Reset
-	}
-	Return struct {
-		Outcome        lease.Outcome
-		Reason, Target string
-		Reset          lease.Reset
-	}
-)
+// Renewal says how a lease goes on.
+type Renewal struct {
+	TTL   time.Duration
+	Fence int64
+	Reset lease.Reset
+}
+
+// Return says how the use of a key ended.
+type Return struct {
+	Outcome        lease.Outcome
+	Reason, Target string
+	Reset          lease.Reset
+}
 
 // Returned is what a release did.
 type Returned struct{ Disabled, Capped bool }

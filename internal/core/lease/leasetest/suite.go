@@ -174,7 +174,7 @@ func (r *run) take(op lease.Take) got {
 	return r.granted(op, r.do(op)[0])
 }
 
-// takes takes and expects that key.
+// takes expects to be given that key.
 func (r *run) takes(op lease.Take, key string) got {
 	r.Helper()
 	g := r.take(op)

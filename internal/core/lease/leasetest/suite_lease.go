@@ -301,6 +301,9 @@ func disableHolder(r *run) {
 	r.ok(lease.Renew{Proof: g.Proof})
 	r.release(g)
 	r.state("a", lease.DisabledSt)
+	if s := r.status("p"); s.Free != 0 {
+		r.Errorf("%d free: a disabled one is not", s.Free)
+	}
 	r.busy(ask("p", "two"))
 	r.ok(lease.Disable{Key: "a", Reason: "still none", By: "root"})
 	if k, _ := r.key("a"); k.Disabled == nil || k.Disabled.Reason != "still none" {

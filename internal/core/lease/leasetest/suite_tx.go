@@ -82,6 +82,13 @@ func doOrder(r *run) {
 	if k.Lease.Ticket != "three" || len(k.Past) != 2 {
 		r.Errorf("it is of %s, after %+v", k.Lease.Ticket, k.Past)
 	}
+	// A key whose place changed in a transaction has the new one.
+	r.publish(pool("s"), "k", "l")
+	r.do(ask("s", "k"), ask("s", "l"), lease.Force{Key: "k", By: "root"}, lease.Force{Key: "l", By: "root"})
+	all = r.do(lease.Report{Key: "k", Pool: "s", Outcome: lease.Failed}, ask("s", "1"))
+	if k := all[1].Key; k == nil || k.Name != "l" {
+		r.Fatalf("after k failed the next take got %+v", k)
+	}
 	// Keys that came free in a transaction come in their order like others.
 	r.publish(pool("q"), "x", "y", "z")
 	x, y := r.takes(ask("q", "x"), "x"), r.takes(ask("q", "y"), "y")

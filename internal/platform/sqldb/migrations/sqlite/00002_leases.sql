@@ -92,7 +92,7 @@ CREATE TABLE members (
     exit_ip TEXT    NOT NULL,
     PRIMARY KEY (pool, key)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX members_by_exit_ip ON members (pool, exit_ip) WHERE exit_ip <> '';
+CREATE INDEX members_by_exit_ip ON members (pool, exit_ip, leaving) WHERE exit_ip <> '';
 
 -- What finding a key of a pool needs: of each key on the list, in the order in
 -- which keys are looked at. Every change of a lease moves rows here, so there is
@@ -115,6 +115,9 @@ CREATE TABLE running (
     PRIMARY KEY (expires, key)
 ) STRICT, WITHOUT ROWID;
 
+-- A partial index below is for the statements that name its condition, and for no
+-- others: which index a statement uses must not hang on a server's statistics.
+
 -- Requests that wait, or were granted (granted_fence > 0) and can be replayed.
 CREATE TABLE tickets (
     id            TEXT    NOT NULL PRIMARY KEY,
@@ -134,7 +137,7 @@ CREATE TABLE tickets (
     kept          INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX tickets_waiting ON tickets (pool, seq) WHERE granted_fence = 0;
-CREATE INDEX tickets_places ON tickets (place_until) WHERE granted_fence = 0;
+CREATE INDEX tickets_places ON tickets (place_until) WHERE granted_fence = 0 AND place_until > 0;
 CREATE INDEX tickets_kept ON tickets (kept) WHERE granted_fence > 0;
 
 CREATE TABLE cooldowns (
@@ -147,7 +150,7 @@ CREATE TABLE cooldowns (
     forget       INTEGER NOT NULL,
     PRIMARY KEY (scope, id, target)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX cooldowns_by_target ON cooldowns (target, until);
+CREATE INDEX cooldowns_by_target ON cooldowns (target, until) WHERE until > 0;
 CREATE INDEX cooldowns_by_forget ON cooldowns (forget);
 
 -- The latest change of each pool: one at most is under way.

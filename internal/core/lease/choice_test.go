@@ -1,0 +1,237 @@
+package lease_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"fleetdesk/internal/core/lease"
+	"fleetdesk/internal/core/lease/leasetest"
+)
+
+// naive answers takes by looking at everything: each live waiter in its order
+// has the first key that it can use set aside, then whoever asks has the first
+// of the rest.
+type naive struct {
+	keys  []lease.Key // by their order
+	queue []lease.Ticket
+	rests map[lease.CooldownID]bool
+	now   time.Time
+}
+
+func look(t *rapid.T, s lease.Store) *naive {
+	ctx := context.Background()
+	keys, err := s.Keys(ctx, "m", "", 10_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &naive{keys: keys.Keys, now: keys.Now, rests: map[lease.CooldownID]bool{}}
+	slices.SortFunc(n.keys, func(a, b lease.Key) int {
+		if lease.Less(&a, &b) {
+			return -1
+		}
+		return 1
+	})
+	if n.queue, err = s.Queue(ctx, "m", 0, 10_000); err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range n.keys {
+		rests, err := s.Cooldowns(ctx, k.Name, "", 10_000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range rests {
+			n.rests[c.CooldownID] = true
+		}
+	}
+	return n
+}
+
+func (n *naive) first(aside map[string]bool, target string, where map[string]string) string {
+	for i := range n.keys {
+		k := &n.keys[i]
+		if aside[k.Name] || k.Held(n.now) || !k.Matches(where) ||
+			target != "" && (n.rests[lease.CooldownID{Scope: lease.ScopeKey, ID: k.Name, Target: target}] || n.rests[lease.CooldownID{Scope: lease.ScopeExitIP, ID: k.ExitIP, Target: target}]) {
+			continue
+		}
+		return k.Name
+	}
+	return ""
+}
+
+// takes says what each of the takes gets.
+func (n *naive) takes(ops []lease.Op) []string {
+	got := []string{}
+	for _, op := range ops {
+		op := op.(lease.Take)
+		aside := map[string]bool{}
+		for _, t := range n.queue {
+			if t.ID == op.Ticket {
+				break
+			}
+			if name := n.first(aside, t.Target, t.Where); name != "" {
+				aside[name] = true
+			}
+		}
+		name := n.first(aside, op.Target, op.Where)
+		if name != "" {
+			i := slices.IndexFunc(n.keys, func(k lease.Key) bool { return k.Name == name })
+			n.keys = slices.Delete(n.keys, i, i+1)
+			n.queue = slices.DeleteFunc(n.queue, func(t lease.Ticket) bool { return t.ID == op.Ticket })
+		}
+		got = append(got, name)
+	}
+	return got
+}
+
+// With many keys, waiters, targets and constraints, of which little is loaded at
+// once, whoever asks gets what it would get if all was looked at.
+func TestChoiceIsExact(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+		m := leasetest.NewMemory(leasetest.Options{Now: func() time.Time { return now }})
+		do(t, m, lease.OpenEpoch{}, lease.PutPool{Epoch: 1, Pool: lease.Pool{Name: "m", Scope: rapid.SampledFrom([]lease.Scope{lease.ScopeKey, lease.ScopeExitIP}).Draw(t, "scope")}})
+		targets := []string{""}
+		for i := range rapid.IntRange(1, 12).Draw(t, "targets") {
+			targets = append(targets, fmt.Sprintf("%d.example", i))
+		}
+		countries := rapid.IntRange(1, 60).Draw(t, "countries")
+		keys := rapid.SampledFrom([]int{3, 30, 300, 700}).Draw(t, "keys")
+		dice := rapid.IntRange(0, 1<<30)
+		var ops []lease.Op
+		for i := range keys {
+			ops = append(ops, lease.PutKey{
+				Epoch: 1, Key: fmt.Sprintf("k%03d", i), UID: "1", Pools: []string{"m"}, ExitIP: fmt.Sprintf("192.0.2.%d", i%50),
+				Attributes: map[string]string{"country": fmt.Sprint(i * 7 % countries)},
+			})
+		}
+		do(t, m, ops...)
+		roll := dice.Draw(t, "rolls")
+		next := func(n int) int { // a small generator of its own: shrinking hundreds of draws leads nowhere
+			roll = (roll*1103515245 + 12345) % (1 << 31)
+			return roll / 65536 % n
+		}
+		asks := func(id string, wait bool) lease.Take {
+			op := lease.Take{Ticket: id, Digest: id, Pool: "m", Account: "ann", Target: targets[next(len(targets))], Wait: wait}
+			if next(3) > 0 {
+				op.Where = map[string]string{"country": fmt.Sprint(next(countries + 1))}
+			}
+			return op
+		}
+		// Some keys were used before, each at its own time, and some rest.
+		var used []lease.Proof
+		for i := range rapid.IntRange(0, keys).Draw(t, "used") {
+			now = now.Add(time.Millisecond)
+			r := do(t, m, lease.Take{Ticket: fmt.Sprint("u", i), Pool: "m", Account: "ann"})[0]
+			used = append(used, lease.Proof{ID: r.Key.ID(), Account: "ann"})
+		}
+		for len(used) > 0 {
+			now = now.Add(time.Millisecond)
+			i := next(len(used))
+			do(t, m, lease.Release{Proof: used[i]})
+			used = slices.Delete(used, i, i+1)
+		}
+		for range rapid.IntRange(0, keys).Draw(t, "bans") {
+			do(t, m, lease.Report{Key: fmt.Sprintf("k%03d", next(keys)), Pool: "m", Target: targets[1+next(len(targets)-1)], Outcome: lease.Banned})
+		}
+		// Waiters come while every key is taken away for a moment.
+		for _, k := range allKeys(t, m) {
+			do(t, m, lease.Disable{Key: k})
+		}
+		waiters := map[string]lease.Take{}
+		for i := range rapid.SampledFrom([]int{0, 1, 10, 100}).Draw(t, "waiters") {
+			op := asks(fmt.Sprint("w", i), true)
+			waiters[op.Ticket] = op
+			do(t, m, op)
+		}
+		for _, k := range allKeys(t, m) {
+			do(t, m, lease.Enable{Key: k})
+		}
+		for range rapid.IntRange(1, 3).Draw(t, "transactions") {
+			ops := []lease.Op{}
+			again := slices.Sorted(maps.Keys(waiters))
+			for i := range rapid.SampledFrom([]int{1, 2, 20, 80}).Draw(t, "takes") {
+				if len(again) > 0 && next(2) == 0 {
+					at := next(len(again))
+					ops = append(ops, waiters[again[at]])
+					again = slices.Delete(again, at, at+1)
+				} else {
+					ops = append(ops, asks(fmt.Sprint("n", len(ops), i, roll), false))
+				}
+			}
+			want := look(t, m).takes(ops)
+			have := []string{}
+			for i, r := range do(t, m, ops...) {
+				name := ""
+				if r.Key != nil {
+					name = r.Key.Name
+					delete(waiters, ops[i].(lease.Take).Ticket)
+				}
+				have = append(have, name)
+			}
+			for i := range want {
+				if want[i] != have[i] {
+					t.Fatalf("take %d of %d, %+v, got %q, want %q", i, len(ops), ops[i], have[i], want[i])
+				}
+			}
+		}
+	})
+}
+
+func allKeys(t *rapid.T, s lease.Store) (names []string) {
+	keys, err := s.Keys(context.Background(), "m", "", 10_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range keys.Keys {
+		names = append(names, k.Name)
+	}
+	return names
+}
+
+// A waiter who can use none of the first thousand keys does not make every
+// request read the whole pool, and a newcomer does not get the only key that it
+// can use all the same.
+func TestChoiceFarAway(t *testing.T) {
+	s := &spy{}
+	m, _ := spied(s)
+	do(t, m, lease.OpenEpoch{}, lease.PutPool{Epoch: 1, Pool: lease.Pool{Name: "m"}})
+	const keys = 20_000
+	wants := func(id, country, target string) lease.Take {
+		op := take("m", id)
+		op.Where, op.Target = map[string]string{"country": country}, target
+		return op
+	}
+	waiter, hopeless := wants("waiter", "fr", "x.example"), wants("hopeless", "none", "z.example")
+	waiter.Wait, hopeless.Wait = true, true
+	do(t, m, waiter, hopeless)
+	var ops []lease.Op
+	for i := range keys {
+		country := "de"
+		if i == keys-1 {
+			country = "fr"
+		}
+		ops = append(ops, lease.PutKey{Epoch: 1, Key: fmt.Sprintf("k%05d", i), UID: "1", Pools: []string{"m"}, Attributes: map[string]string{"country": country}})
+	}
+	do(t, m, ops...)
+	s.loaded = 0
+	if r := do(t, m, wants("newcomer", "de", "y.example"))[0]; r.Key == nil || r.Key.Name != "k00000" {
+		t.Errorf("a newcomer who can use the first key got %+v", r)
+	}
+	if s.loaded > 4000 {
+		t.Errorf("one take read %d rows", s.loaded)
+	}
+	for _, target := range []string{"", "x.example", "y.example"} {
+		if r := do(t, m, wants("other", "fr", target))[0]; r.Busy == nil {
+			t.Errorf("a newcomer with target %q got the key of who waits: %s", target, r.Key.Name)
+		}
+	}
+	if r := do(t, m, waiter)[0]; r.Key == nil || r.Key.Name != fmt.Sprintf("k%05d", keys-1) {
+		t.Errorf("who waits got %+v", r)
+	}
+}
