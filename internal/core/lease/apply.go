@@ -157,7 +157,7 @@ func (w *work) do(op Op) Result {
 	case Revive:
 		return w.revive()
 	case Unclaim:
-		return w.onKey(op.ID.Key, op, noLease(op.ID))
+		return w.unclaim(op)
 	case Renew:
 		return w.onKey(op.ID.Key, op, noLease(op.ID))
 	case Release:

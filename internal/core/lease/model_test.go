@@ -32,6 +32,8 @@ type modelLease struct {
 	ttl                  time.Duration
 	until                time.Time
 	unclaimed            bool
+	born                 time.Time
+	fetched              bool   // the request came again
 	end                  string // as the code says it; "" while it runs
 	secret               lease.Hash
 	account              string
@@ -160,6 +162,7 @@ func (m *model) take(op lease.Take, fence func() int64) answer {
 		if t.granted.unclaimed {
 			t.granted.unclaimed, t.granted.until = false, m.now.Add(t.granted.ttl)
 		}
+		t.granted.fetched = true
 		return answer{key: k.name, replayed: true}
 	}
 	ahead, aside := 0, map[string]bool{}
@@ -177,7 +180,7 @@ func (m *model) take(op lease.Take, fence func() int64) answer {
 			k.past = append(k.past, k.lease)
 		}
 		ttl := cmp.Or(op.TTL, m.pools[op.Pool].ttl)
-		k.lease = &modelLease{fence: fence(), ticket: op.Ticket, pool: op.Pool, target: op.Target, ttl: ttl, until: m.now.Add(ttl), secret: op.Secret, account: op.Account}
+		k.lease = &modelLease{fence: fence(), ticket: op.Ticket, pool: op.Pool, target: op.Target, ttl: ttl, born: m.now, until: m.now.Add(ttl), secret: op.Secret, account: op.Account}
 		k.used = m.now
 		switch {
 		case op.Keep:
@@ -465,10 +468,13 @@ func (d *desk) unclaims() {
 	want := "lease"
 	if k := d.model.key(p.ID.Key); k.running() && k.lease.fence == p.ID.Fence && k.lease.secret == p.Secret {
 		want = ""
-		if at := d.model.now.Add(5 * time.Second); at.Before(k.lease.until) {
-			k.lease.until = at
+		renewed := !k.lease.unclaimed && !k.lease.until.Equal(k.lease.born.Add(k.lease.ttl))
+		if !renewed && !k.lease.fetched {
+			if at := d.model.now.Add(5 * time.Second); at.Before(k.lease.until) {
+				k.lease.until = at
+			}
+			k.lease.unclaimed = true
 		}
-		k.lease.unclaimed = true
 		d.holds[k.name] = *res.Lease
 	}
 	d.same("unclaim", want, fault.CodeOf(res.Err))

@@ -50,7 +50,9 @@ type Leave struct {
 type Revive struct{}
 
 // Unclaim tells that a grant may not have reached its client: the lease ends
-// after [UnclaimedFor] unless the request comes again.
+// after [UnclaimedFor] unless the request comes again. It does nothing once the
+// lease was renewed or the request came again: then somebody holds the key, and
+// the news of the lost answer is late.
 type Unclaim struct {
 	ID     ID
 	Secret Hash

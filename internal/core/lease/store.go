@@ -103,7 +103,7 @@ type Ticket struct {
 	RunsHooks       bool
 	Since           time.Time
 	// LiveUntil is how long its client counts as waiting, PlaceUntil how long it
-	// keeps its place.
+	// keeps its place. Of a granted one LiveUntil is when it was asked again.
 	LiveUntil, PlaceUntil time.Time
 	// Granted is the lease that it got; the zero value while it waits.
 	Granted ID
@@ -116,6 +116,9 @@ func (t *Ticket) Waiting() bool { return t.Granted == ID{} }
 
 // Live reports whether its client waits now.
 func (t *Ticket) Live(now time.Time) bool { return t.Waiting() && now.Before(t.LiveUntil) }
+
+// Claimed reports whether the request came again after its grant.
+func (t *Ticket) Claimed() bool { return !t.Waiting() && !t.LiveUntil.IsZero() }
 
 // take is the ticket as the question it asks.
 func (t *Ticket) take() Take {

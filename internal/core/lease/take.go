@@ -108,7 +108,32 @@ func (w *work) replay(t *ticketRow) Result {
 		k.Lease.Unclaimed, k.Lease.Expires = false, w.begin.Now.Add(k.Lease.TTL)
 		w.set(row, k)
 	}
+	t.LiveUntil = w.begin.Now // see [Ticket.Claimed]
+	w.touch(t)
 	return Result{Key: &k, Lease: k.Lease, Replayed: true}
+}
+
+// unclaim shortens a lease whose grant may not have arrived, unless it is clear
+// by now that it did: another server may have answered the same request.
+func (w *work) unclaim(op Unclaim) Result {
+	row := w.key(op.ID.Key)
+	if row == nil || row.now.Lease == nil || row.now.Lease.Fence != op.ID.Fence || row.now.Lease.End != "" {
+		return Result{Err: noLease(op.ID)}
+	}
+	l := row.now.Lease
+	claimed := !l.Unclaimed && !l.Expires.Equal(l.Taken.Add(l.TTL)) // renewed
+	if !claimed {
+		if w.load(Want{Tickets: []string{l.Ticket}}) != nil {
+			return Result{}
+		}
+		t := w.tickets[l.Ticket]
+		claimed = t != nil && !t.dropped && t.Granted == op.ID && t.Claimed()
+	}
+	if claimed && l.Secret.equal(op.Secret) {
+		k := row.now
+		return Result{Key: &k, Lease: k.Lease}
+	}
+	return w.onKey(op.ID.Key, op, noLease(op.ID))
 }
 
 // choose returns the key for the request, nil for none.
@@ -154,6 +179,7 @@ func (w *work) grant(row *keyRow, p Pool, op Take, t *ticketRow) Result {
 			t = w.admit(op)
 		}
 		t.Granted, t.Kept = res.Key.ID(), w.begin.Now.Add(ReplayFor)
+		t.LiveUntil = time.Time{}
 		w.touch(t)
 	case t != nil:
 		t.dropped = true

@@ -121,6 +121,16 @@ func takeUnclaimed(r *run) {
 	if k, _ := r.key("a"); k.Lease.Unclaimed {
 		r.Error("a lease that was renewed still counts as unclaimed")
 	}
+	// Who renewed holds it: the news that the answer was lost is late.
+	if res := r.ok(lease.Unclaim{ID: g.ID, Secret: g.Secret}); res.Lease.Unclaimed {
+		r.Error("a lease that was renewed was taken for unclaimed")
+	}
+	r.advance(lease.UnclaimedFor + time.Second)
+	r.state("a", lease.Held)
+	r.ok(lease.Release{Proof: g.Proof, Reset: lease.ResetDone})
+
+	op.Ticket = "s"
+	g = r.take(op)
 	r.ok(lease.Unclaim{ID: g.ID, Secret: g.Secret})
 	r.advance(lease.UnclaimedFor)
 	r.refused(lease.Renew{Proof: g.Proof}, fault.Conflict, "lease_unclaimed")
@@ -149,6 +159,22 @@ func takeUnclaimedReplay(r *run) {
 	}
 	r.advance(30 * time.Second)
 	r.state("a", lease.Held)
+}
+
+// Another server answered the same request before the first one told that its
+// answer was lost.
+func takeUnclaimedAfterReplay(r *run) {
+	r.publish(pool("p"), "a")
+	op := kept4replay(ask("p", "t"))
+	g := r.take(op)
+	r.advance(time.Second)
+	if res := r.do(op)[0]; !res.Replayed {
+		r.Fatalf("no replay: %+v", res)
+	}
+	r.ok(lease.Unclaim{ID: g.ID, Secret: g.Secret})
+	r.advance(lease.UnclaimedFor + time.Second)
+	r.state("a", lease.Held)
+	r.refused(lease.Unclaim{ID: g.ID, Secret: lease.HashOf("another")}, fault.NotFound, "lease")
 }
 
 func takeUnclaimedLate(r *run) {

@@ -35,6 +35,7 @@ func takeClauses() []Clause {
 		{"Take/replay-other", "a ticket with another question is refused", takeReplayOther},
 		{"Take/unclaimed", "a grant that may not have arrived ends after five seconds, and needs no reset", takeUnclaimed},
 		{"Take/unclaimed-replay", "asked for again in time it is a whole lease", takeUnclaimedReplay},
+		{"Take/unclaimed-after-replay", "who asked again and was answered keeps the key", takeUnclaimedAfterReplay},
 		{"Take/unclaimed-late", "asked for again too late it is a new request", takeUnclaimedLate},
 	}
 }
