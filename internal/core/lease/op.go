@@ -32,6 +32,9 @@ type Take struct {
 	// Wait queues the request when no key is free; it then waits until a later
 	// Take of the same ticket is granted, and must be kept alive by [Live].
 	Wait bool
+	// Again says that this server sent the request before and gave nobody its
+	// answer: a replay is then the first answer, and may be unclaimed.
+	Again bool
 }
 
 // Live tells that the clients of these tickets still wait.

@@ -24,7 +24,7 @@ func (w *work) take(op Take) Result {
 			"this Idempotency-Key was sent before with another request: use a new one for a new request"), "idempotency")}
 	}
 	if t != nil && !t.Waiting() {
-		return w.replay(t) // whatever became of the pool since
+		return w.replay(t, op.Again) // whatever became of the pool since
 	}
 	p := w.pools[op.Pool]
 	if p == nil {
@@ -91,7 +91,7 @@ func (w *work) request(op Take) *ticketRow {
 }
 
 // replay answers a request that was granted before.
-func (w *work) replay(t *ticketRow) Result {
+func (w *work) replay(t *ticketRow, again bool) Result {
 	row := w.key(t.Granted.Key)
 	if row == nil || row.now.Lease == nil {
 		return Result{Err: ended(t.Granted, Removed)}
@@ -108,8 +108,10 @@ func (w *work) replay(t *ticketRow) Result {
 		k.Lease.Unclaimed, k.Lease.Expires = false, w.begin.Now.Add(k.Lease.TTL)
 		w.set(row, k)
 	}
-	t.LiveUntil = w.begin.Now // see [Ticket.Claimed]
-	w.touch(t)
+	if !again {
+		t.LiveUntil = w.begin.Now // see [Ticket.Claimed]
+		w.touch(t)
+	}
 	return Result{Key: &k, Lease: k.Lease, Replayed: true}
 }
 

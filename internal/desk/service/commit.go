@@ -144,7 +144,17 @@ func (s *Service) do(ctx context.Context, b *batch) ([]lease.Result, error) {
 	}
 	extra := len(ops)
 	for _, c := range b.calls {
+		from := len(ops)
 		ops = append(ops, c.ops...)
+		if !c.unsure {
+			continue
+		}
+		for i, op := range ops[from:] {
+			if take, ok := op.(lease.Take); ok {
+				take.Again = true
+				ops[from+i] = take
+			}
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.limits.Timeout)
 	defer cancel()

@@ -260,6 +260,18 @@ func managedDropPool(r *run) {
 	r.fault("Pool(p)", err, fault.NotFound, "pool")
 	r.ok(lease.DropPool{Epoch: epoch, Name: "p"})
 	r.state("a", lease.Held)
+	// What is read of a key that still has a lease of it does not bring it back.
+	r.publish(pool("fixed"))
+	r.ok(lease.PutPool{Epoch: epoch, Pool: pool("p")})
+	r.put(epoch, "b/1", "", nil, "p")
+	r.take(ask("p", "three"))
+	r.put(epoch, "b/1", "", nil)
+	all = r.do(lease.DropPool{Epoch: epoch, Name: "p"}, lease.Publish{Pool: pool("fixed"), Items: []string{"b"}}, ask("p", "four"))
+	r.fault("a list with a managed key", all[1].Err, fault.Conflict, "managed")
+	r.fault("a take from it", all[2].Err, fault.NotFound, "pool")
+	r.do(lease.PutPool{Epoch: epoch, Pool: pool("z")}, lease.DropPool{Epoch: epoch, Name: "z"})
+	_, err = r.store().Pool(r.ctx, "z")
+	r.fault("Pool(z)", err, fault.NotFound, "pool")
 	// And again, at once.
 	all = r.do(lease.PutPool{Epoch: epoch, Pool: pool("q")}, lease.DropPool{Epoch: epoch, Name: "q"}, lease.PutPool{Epoch: epoch, Pool: cools("q")})
 	for i := range all {

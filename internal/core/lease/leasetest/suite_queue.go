@@ -136,6 +136,23 @@ func queueOneTransaction(r *run) {
 	if all[1].Busy == nil || all[1].Busy.Position != 2 || all[3].Busy == nil || all[4].Key == nil {
 		r.Errorf("four %+v and %+v, five %+v; want five to have the key", all[1].Busy, all[3].Busy, all[4].Busy)
 	}
+	// One that asks again has one key set aside for it, and not two.
+	r.publish(pool("q"), "x", "y")
+	x, y := r.take(ask("q", "x")), r.take(ask("q", "y"))
+	r.queued(ask("q", "six"), 1)
+	all = r.do(waits(ask("q", "six")), lease.Release{Proof: x.Proof}, lease.Release{Proof: y.Proof}, ask("q", "newcomer"), waits(ask("q", "six")))
+	if all[3].Key == nil || all[4].Key == nil {
+		r.Errorf("newcomer %+v, six %+v; want a key for both", all[3].Busy, all[4].Busy)
+	}
+	// One that comes back to its place stands before those who stayed behind it.
+	r.queued(ask("q", "seven"), 1)
+	r.advance(lease.LiveFor + time.Second)
+	r.queued(ask("q", "eight"), 1)
+	six := r.granted(ask("q", "six"), all[4])
+	all = r.do(lease.Live{Tickets: []string{"seven"}}, lease.Release{Proof: six.Proof}, waits(ask("q", "eight")), waits(ask("q", "seven")))
+	if all[2].Busy == nil || all[3].Key == nil {
+		r.Errorf("eight %+v, seven %+v; want seven to have the key", all[2].Busy, all[3].Busy)
+	}
 }
 
 func queueTarget(r *run) {

@@ -277,6 +277,22 @@ func takeDue(r *run) {
 		r.Errorf("due %v, want the end of the rest for the target, 20s after %v", busy.Due, res.Now)
 	}
 
+	// What comes free next may be a key that was not read.
+	r.publish(pool("s"), "1", "2", "3", "4", "5", "6", "7")
+	var held []got
+	for i := range 7 {
+		op := ask("s", fmt.Sprint("s", i))
+		op.TTL = time.Duration(10+5*i) * time.Second
+		held = append(held, r.take(op))
+	}
+	var ops []lease.Op
+	for _, g := range held[:5] {
+		ops = append(ops, lease.Renew{Proof: g.Proof, TTL: 10 * time.Minute})
+	}
+	if busy := r.do(append(ops, ask("s", "late"))...)[5].Busy; busy == nil || busy.Due.IsZero() || busy.Due.After(held[5].lease.Expires) {
+		r.Errorf("after five were renewed %+v, want it due at %v", busy, held[5].lease.Expires)
+	}
+
 	// A take and what it finds next in one transaction.
 	r.publish(pool("q"), "z")
 	op := ask("q", "one")

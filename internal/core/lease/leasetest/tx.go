@@ -217,6 +217,9 @@ func (t *tx) Save(ctx context.Context, c lease.Changes) error {
 		if err := m.checkVersion(&c.DropKeys[i]); err != nil {
 			return err
 		}
+		if m.keys[c.DropKeys[i].Name] == nil {
+			return fault.Errorf(fault.Permanent, "leasetest: there is no key %q to drop", c.DropKeys[i].Name)
+		}
 	}
 	m.begin = c.Begin
 	for _, n := range c.DropPools {
