@@ -52,10 +52,10 @@ func openDesk(ctx context.Context, o Options, metrics prometheus.Registerer) (_ 
 		return nil, err
 	}
 	d.server, err = httpd.New(httpd.Options{
-		Handler:        http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { d.api.ServeHTTP(w, r) }),
-		Address:        o.APIBind,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { d.api.ServeHTTP(w, r) }),
+		Address: o.APIBind,
 		// A client that waits for a proxy holds a connection all the while.
-		MaxConns: 4096,
+		MaxConns:       4096,
 		TLS:            httpd.TLSFiles{Cert: o.APITLSCert, Key: o.APITLSKey},
 		AllowPlaintext: o.APIAllowPlaintext,
 		Flags: httpd.Flags{
