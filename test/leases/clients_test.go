@@ -81,9 +81,10 @@ func (b *busyClient) run(ctx context.Context) (err error) {
 func (b *busyClient) once(ctx context.Context) error {
 	asked := bootTime()
 	l, err := b.take(ctx)
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // told to stop: what came of the take is nobody's question
+	}
 	switch {
-	case ctx.Err() != nil:
-		return nil
 	case errors.Is(err, client.Quota):
 		return b.note(entry{At: bootTime(), Event: "none", Text: err.Error()})
 	case err != nil:
@@ -168,7 +169,7 @@ func (b *busyClient) renew(ctx context.Context, l *client.Lease, e entry) (lost 
 			e.Event, e.At, e.Text = "lost", sent, err.Error()
 			return true, b.note(e)
 		case ctx.Err() != nil:
-			return true, nil
+			return true, nil //nolint:nilerr // told to stop
 		}
 		b.nap(ctx, 100*time.Millisecond)
 	}

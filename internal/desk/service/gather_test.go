@@ -1,0 +1,67 @@
+package service_test
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"fleetdesk/internal/core/lease"
+	"fleetdesk/internal/desk/service"
+)
+
+// busy runs so many clients that take and give back ten times each, with a
+// moment between their calls, over a database that takes 2 ms a transaction.
+func busy(t *testing.T, store *tap, clients int) (transactions int, took time.Duration) {
+	t.Helper()
+	const turn = 200 * time.Microsecond // the way to a client and back
+	s, stop := start(t, store, service.Limits{})
+	defer stop()
+	store.set(func([]lease.Op) { time.Sleep(2 * time.Millisecond) }, nil)
+	synctest.Wait()
+	store.forget()
+	began := time.Now()
+	var group sync.WaitGroup
+	for range clients {
+		group.Go(func() {
+			for range 10 {
+				g, err := s.Take(t.Context(), service.TakeRequest{Account: "ann", Pool: "p"})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				time.Sleep(turn)
+				if _, err := s.Release(t.Context(), service.ReleaseRequest{Proof: proof(g)}); err != nil {
+					t.Error(err)
+					return
+				}
+				time.Sleep(turn)
+			}
+		})
+	}
+	group.Wait()
+	return len(store.seen()), time.Since(began)
+}
+
+// Clients that were answered together share the next transaction too, though
+// they come back a moment after the answer.
+func TestAnsweredTogetherStayTogether(t *testing.T) {
+	bubble(t, []string{"a", "b", "c", "d", "e", "f", "g", "h"}, func(t *testing.T, store *tap) {
+		n, took := busy(t, store, 8)
+		if n > 25 {
+			t.Errorf("160 operations of 8 clients took %d transactions, 20 would do", n)
+		}
+		if took > 70*time.Millisecond {
+			t.Errorf("they took %s", took)
+		}
+	})
+}
+
+// A client that is alone is never held up.
+func TestAloneIsNotHeldUp(t *testing.T) {
+	bubble(t, []string{"a"}, func(t *testing.T, store *tap) {
+		if _, took := busy(t, store, 1); took > 10*2*(2*time.Millisecond+200*time.Microsecond)+2*time.Millisecond {
+			t.Errorf("ten pairs took %s", took)
+		}
+	})
+}
