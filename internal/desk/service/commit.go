@@ -83,16 +83,14 @@ func (s *Service) commit(ctx context.Context) {
 		}
 		began := time.Now()
 		s.transact(ctx, b)
-		s.desk.gather(ctx, len(b.calls), min(time.Since(began)/gatherShare, maxGather))
+		s.desk.gather(ctx, len(b.calls), min(time.Since(began), maxGather))
 	}
 }
 
-const (
-	// gatherShare is the part of a transaction's time that is waited for more
-	// ops after it, and maxGather the most of it.
-	gatherShare = 2
-	maxGather   = 600 * time.Microsecond
-)
+// maxGather is how long more ops are waited for after a transaction, and never
+// longer than that one took: what a call may lose by it is what it would lose by
+// missing the next transaction.
+const maxGather = 1200 * time.Microsecond
 
 // gather waits a moment for those who were just answered together to come back:
 // when they share the next transaction too, each of them waits for one instead
