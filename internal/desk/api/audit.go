@@ -93,7 +93,9 @@ func (s *server) audited(op operation) huma.Middlewares {
 			if a.principal.Account == "" {
 				return
 			}
-			s.opts.Log.LogAttrs(ctx.Context(), slog.LevelInfo, "audit",
+			// As a warning: proxy-operator-standalone shows no lesser ones unless
+			// asked to, and an audit that a usual setting hides is none.
+			s.opts.Log.LogAttrs(ctx.Context(), slog.LevelWarn, "audit",
 				slog.String("account", a.principal.Account),
 				slog.String("token", a.principal.TokenID),
 				slog.String("action", op.id),

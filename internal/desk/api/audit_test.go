@@ -29,7 +29,8 @@ func serveAudited(t *testing.T, change func(*api.Options)) (*desk, func() []audi
 	log := &buffer{}
 	d := serve(t, func(o *api.Options) {
 		whole(o)
-		o.Log = slog.New(slog.NewJSONHandler(log, nil))
+		// The level of proxy-operator-standalone: the audit must be seen at it.
+		o.Log = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 		if change != nil {
 			change(o)
 		}
