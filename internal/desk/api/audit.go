@@ -97,7 +97,7 @@ func (s *server) audited(op operation) huma.Middlewares {
 			// asked to, and an audit that a usual setting hides is none.
 			s.opts.Log.LogAttrs(ctx.Context(), slog.LevelWarn, "audit",
 				slog.String("account", a.principal.Account),
-				slog.String("token", a.principal.TokenID),
+				slog.String("token_id", a.principal.TokenID), // public, unlike what the key "token" would hide
 				slog.String("action", op.id),
 				slog.String("subject", a.subject),
 				slog.String("outcome", a.outcome),

@@ -16,11 +16,13 @@ import (
 	"fleetdesk/client"
 	"fleetdesk/internal/desk/api"
 	desktoken "fleetdesk/internal/desk/token"
+	"fleetdesk/internal/platform/obs"
 )
 
 // auditLine is one line of the log whose message is "audit".
 type auditLine struct {
-	Msg, Account, Token, Action, Subject, Outcome, Request string
+	Msg, Account, Action, Subject, Outcome, Request string
+	Token                                           string `json:"token_id"`
 }
 
 // serveAudited runs the API with a log that can be read back.
@@ -29,8 +31,9 @@ func serveAudited(t *testing.T, change func(*api.Options)) (*desk, func() []audi
 	log := &buffer{}
 	d := serve(t, func(o *api.Options) {
 		whole(o)
-		// The level of proxy-operator-standalone: the audit must be seen at it.
-		o.Log = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		// The programs' own logger, which hides what its keys call secret, at the
+		// level of proxy-operator-standalone: the audit must be seen at it.
+		o.Log = obs.NewLogger(log, obs.Options{Level: slog.LevelWarn, JSON: true})
 		if change != nil {
 			change(o)
 		}
