@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fleetdesk/api/v1alpha1"
@@ -38,10 +37,10 @@ func TestAdmissionRefusesBadSpecsAndNamesTheField(t *testing.T) {
 		"timeout too long":    {"checks would overtake each other", func(px *v1alpha1.Proxy) { px.Spec.HealthCheck.Timeout = "2s" }, "timeout must not be above interval"},
 		"status":              {"", func(px *v1alpha1.Proxy) { px.Spec.HealthCheck.ExpectedStatus = 99 }, "spec.healthCheck.expectedStatus"},
 		"no cpu": {"", func(px *v1alpha1.Proxy) {
-			px.Spec.Resources = &v1alpha1.Resources{CPUs: ptr.To(resource.MustParse("-1"))}
+			px.Spec.Resources = &v1alpha1.Resources{CPUs: new(resource.MustParse("-1"))}
 		}, "cpus must be above 0"},
 		"no memory": {"", func(px *v1alpha1.Proxy) {
-			px.Spec.Resources = &v1alpha1.Resources{Memory: ptr.To(resource.MustParse("0"))}
+			px.Spec.Resources = &v1alpha1.Resources{Memory: new(resource.MustParse("0"))}
 		}, "memory must be above 0"},
 		"two cloud-inits": {"which one?", func(px *v1alpha1.Proxy) {
 			px.Spec.CloudInit = &v1alpha1.CloudInit{Inline: "#cloud-config", SecretRef: &v1alpha1.KeyRef{Name: "a", Key: "b"}}
@@ -106,7 +105,7 @@ func TestAdmissionTakes(t *testing.T) {
 		"interval": func(px *v1alpha1.Proxy) { px.Spec.HealthCheck = v1alpha1.HealthCheck{Interval: "2s"} },
 		"sizes": func(px *v1alpha1.Proxy) {
 			px.Spec.Resources = &v1alpha1.Resources{
-				CPUs: ptr.To(resource.MustParse("250m")), Memory: ptr.To(resource.MustParse("512Mi")), Disk: ptr.To(resource.MustParse("10")),
+				CPUs: new(resource.MustParse("250m")), Memory: new(resource.MustParse("512Mi")), Disk: new(resource.MustParse("10")),
 			}
 		},
 	} {
