@@ -58,6 +58,9 @@ type ActionList struct {
 type ActionQuery struct {
 	// Pool, Key and Action keep exact matches.
 	Pool, Key, Action string
+	// Open keeps the started entries of actions without an end, the oldest first;
+	// it goes with Pool alone.
+	Open bool
 	// Limit is the page's size, 1 to 100; 0 leaves it to the server (50).
 	Limit int
 	// Cursor is the Next of the page before.
@@ -92,14 +95,17 @@ type NewActionEntry struct {
 	Detail string `json:"detail,omitempty" maxLength:"65536" doc:"What the command printed, or what the person says, at most 64 KiB; absent in a started entry."`
 }
 
-// Actions returns one page of the action log, the newest entries first. Errors:
-// Invalid for a bad query, Denied, Quota, Unavailable.
+// Actions returns one page of the action log, the newest entries first (of open
+// actions the oldest). Errors: Invalid for a bad query, Denied, Quota, Unavailable.
 func (c *Client) Actions(ctx context.Context, q ActionQuery) (ActionList, error) {
 	v := Page{Cursor: q.Cursor}.query()
 	for name, value := range map[string]string{"pool": q.Pool, "key": q.Key, "action": q.Action} {
 		if value != "" {
 			v.Set(name, value)
 		}
+	}
+	if q.Open {
+		v.Set("open", "true")
 	}
 	if q.Limit != 0 {
 		v.Set("limit", strconv.Itoa(q.Limit))

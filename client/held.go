@@ -197,6 +197,9 @@ func (l *Lease) KeepAlive(ctx context.Context) error {
 			continue
 		}
 		e, ok := errors.AsType[*Error](err)
+		l.mu.Lock()
+		ending = l.ending // the release may have overtaken the renewal
+		l.mu.Unlock()
 		switch {
 		case ctx.Err() != nil || ending && ok && e.Code == "lease_released":
 			continue // the next round says what it means

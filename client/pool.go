@@ -123,12 +123,14 @@ type Key struct {
 
 // KeyLease is the running lease of a key.
 type KeyLease struct {
-	ID          string  `json:"id" doc:"Public id of the lease." example:"win-01~17"`
-	Pool        string  `json:"pool" doc:"Pool that it was taken from." example:"win"`
-	Account     string  `json:"account" doc:"Account that took it." example:"ci"`
-	Holder      string  `json:"holder,omitempty" doc:"Who uses the key, as the request said." example:"nightly 4711"`
-	Target      string  `json:"target,omitempty" doc:"Site that the key is used for, as the request said."`
-	SecondsLeft Seconds `json:"secondsLeft" doc:"Seconds until it ends unless it is renewed." example:"412.5"`
+	ID      string `json:"id" doc:"Public id of the lease." example:"win-01~17"`
+	Pool    string `json:"pool" doc:"Pool that it was taken from." example:"win"`
+	Account string `json:"account" doc:"Account that took it." example:"ci"`
+	Holder  string `json:"holder,omitempty" doc:"Who uses the key, as the request said." example:"nightly 4711"`
+	Target  string `json:"target,omitempty" doc:"Site that the key is used for, as the request said."`
+	// Taken is when (RFC 3339, UTC, seconds).
+	Taken       time.Time `json:"taken" doc:"When it was taken (RFC 3339)." example:"2026-01-02T15:04:05Z"`
+	SecondsLeft Seconds   `json:"secondsLeft" doc:"Seconds until it ends unless it is renewed." example:"412.5"`
 }
 
 // Disabled is who took a key out of use, and why.
@@ -197,6 +199,8 @@ type DisableRequest struct {
 type ForceRequest struct {
 	// Fence, when not 0, must be that lease's, so that nobody else's is ended.
 	Fence int64 `json:"fence,omitempty" minimum:"1" doc:"When present, must be the running lease's, so that nobody else's is ended." example:"17"`
+	// Reason says why, for the server's audit log; it is kept nowhere else.
+	Reason string `json:"reason,omitempty" maxLength:"512" doc:"Why, for the server's audit log; it is kept nowhere else." example:"its job hangs"`
 }
 
 // Pools returns one page of the pools. Errors: Invalid for a bad page, Denied,

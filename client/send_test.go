@@ -101,6 +101,21 @@ func TestChangesOnTheWire(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+	var list []sent
+	listing := roundTrip(func(r *http.Request) (*http.Response, error) {
+		list = append(list, sent{Method: r.Method, Path: r.URL.RequestURI()})
+		return (&answers{list: []*answer{{status: 200, body: `{"items":[]}`}}}).RoundTrip(r)
+	})
+	for _, q := range []client.ActionQuery{{}, {Open: true}, {Open: true, Pool: "win", Limit: 7, Cursor: "Mg"}} {
+		if _, err := newClient(t, listing, 0).Actions(t.Context(), q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const actions = "/base/api/v1/resources/actions"
+	wantList := []sent{{Method: "GET", Path: actions}, {Method: "GET", Path: actions + "?open=true"}, {Method: "GET", Path: actions + "?cursor=Mg&limit=7&open=true&pool=win"}}
+	if diff := cmp.Diff(wantList, list); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
 	change := sent{"PUT", "/base/api/v1/accounts/a%2Fb@example.com", "application/json", `{"role":"viewer","disabled":true}`}
 	revoke := sent{"DELETE", "/base/api/v1/tokens/id%3Fx", "", ""}
 	if diff := cmp.Diff([]sent{change, change, revoke, revoke}, got); diff != "" {

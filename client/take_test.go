@@ -244,6 +244,12 @@ func TestKeepAlive(t *testing.T) {
 				panic(fmt.Sprint(err, l.Left()))
 			}
 		}, "", time.Second, time.Second, nil},
+		"released meanwhile": {"also while a renewal is under way, which is too late then", []reply{{after: 3 * time.Second, status: 409, code: "conflict:lease_released"}, {status: 200, body: `{"id":"win-01~17","key":"win-01"}`}}, func(l *client.Lease, _ func()) {
+			time.Sleep(21 * time.Second)
+			if _, err := l.Release(context.Background(), client.ReleaseRequest{}); err != nil {
+				panic(err)
+			}
+		}, "", 23 * time.Second, 23 * time.Second, []time.Duration{20 * time.Second}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

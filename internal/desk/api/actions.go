@@ -17,6 +17,7 @@ type listActionsInput struct {
 	Pool   string `query:"pool" maxLength:"317" doc:"Keep entries of this pool."`
 	Key    string `query:"key" maxLength:"317" doc:"Keep entries of this key."`
 	Action string `query:"action" maxLength:"64" doc:"Keep entries of this action."`
+	Open   bool   `query:"open" doc:"Keep the started entries of actions without an end, the oldest first; goes with pool alone."`
 	Limit  int    `query:"limit" minimum:"1" maximum:"100" default:"50" doc:"Size of the page."`
 	Cursor string `query:"cursor" maxLength:"1024" doc:"The field next of the page before."`
 }
@@ -24,14 +25,11 @@ type listActionsInput struct {
 type listActionsOutput struct{ Body client.ActionList }
 
 func (s *server) listActions(ctx context.Context, in *listActionsInput) (*listActionsOutput, error) {
-	before, err := decodeSeq(in.Cursor)
+	last, err := decodeSeq(in.Cursor)
 	if err != nil {
 		return nil, err
 	}
-	// One more than asked tells whether another page follows.
-	all, err := s.opts.Actions.Entries(ctx, action.Query{
-		Pool: in.Pool, Key: in.Key, Action: in.Action, Before: before, Limit: in.Limit + 1,
-	})
+	all, err := s.entries(ctx, in, last)
 	if err != nil {
 		return nil, err
 	}
@@ -46,6 +44,20 @@ func (s *server) listActions(ctx context.Context, in *listActionsInput) (*listAc
 		out.Body.Items = append(out.Body.Items, entryOnWire(e))
 	}
 	return out, nil
+}
+
+// entries are those of a page that begins after the entry last, and one more than
+// asked for, which tells whether another page follows.
+func (s *server) entries(ctx context.Context, in *listActionsInput, last int64) ([]action.Entry, error) {
+	switch {
+	case !in.Open:
+		return s.opts.Actions.Entries(ctx, action.Query{
+			Pool: in.Pool, Key: in.Key, Action: in.Action, Before: last, Limit: in.Limit + 1,
+		})
+	case in.Key != "" || in.Action != "":
+		return nil, fieldError("query.open", "goes with pool alone: leave key and action out")
+	}
+	return s.opts.Actions.Open(ctx, action.OpenQuery{Pool: in.Pool, After: last, Limit: in.Limit + 1})
 }
 
 type addActionEntryInput struct{ Body client.NewActionEntry }

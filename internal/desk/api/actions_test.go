@@ -119,6 +119,8 @@ func TestActionsGolden(t *testing.T) {
 		"actions-none":     {"nothing found is an empty list, not null", viewerToken, list(client.ActionQuery{Pool: "lin-vms"}), client.ActionList{Items: []client.ActionEntry{}}, "", "", 0},
 		"actions-cursor":   {"a made-up cursor is refused", viewerToken, list(client.ActionQuery{Cursor: "LTE"}), nil, client.Invalid, "", 400},
 		"actions-limit":    {"entries are large: a page is smaller than others", viewerToken, list(client.ActionQuery{Limit: 101}), nil, client.Invalid, "", 400},
+		"actions-open":     {"of what has no end, the beginning", viewerToken, list(client.ActionQuery{Open: true}), client.ActionList{Items: []client.ActionEntry{open}}, "", "", 0},
+		"actions-open-key": {"what is open is asked for by pool alone", viewerToken, list(client.ActionQuery{Open: true, Key: "qa-win-02"}), nil, client.Invalid, "", 400},
 		"action-start":     {"the account replaces the user, and the time is the server's", viewerToken, add(start), begun, "", "", 0},
 		"action-finish":    {"whoever began it ends it", viewerToken, add(finish), well, "", "", 0},
 		"action-resolve":   {"somebody else looked", otherToken, add(resolve), looked, "", "", 0},
@@ -195,8 +197,21 @@ func (r remote) Entries(ctx context.Context, q action.Query) (all []action.Entry
 	return all[:min(q.Limit, len(all))], nil
 }
 
-func (r remote) Open(context.Context, action.OpenQuery) ([]action.Entry, error) {
-	return nil, errors.ErrUnsupported
+func (r remote) Open(ctx context.Context, q action.OpenQuery) (all []action.Entry, err error) {
+	next := client.ActionQuery{Pool: q.Pool, Open: true, Limit: min(q.Limit, 2)}
+	for len(all) < q.Limit {
+		page, err := r.Actions(ctx, next)
+		if err != nil {
+			return nil, fromWire(err)
+		}
+		for _, e := range page.Items {
+			all = append(all, entryFromWire(e))
+		}
+		if next.Cursor = page.Next; next.Cursor == "" {
+			break
+		}
+	}
+	return all[:min(q.Limit, len(all))], nil
 }
 
 func entryFromWire(e client.ActionEntry) action.Entry {
@@ -227,10 +242,11 @@ func TestLogOverTheWire(t *testing.T) {
 		"Append/same":    "several users", "Append/race-other": "several users",
 		"Entries/empty": "before is a cursor", "Entries/paging": "before is a cursor", "Entries/invalid": "before is a cursor",
 		"Entries/filters": "before is a cursor", "Context/ended": "the client classes a cancelled call otherwise",
+		"Open/filters": "keys cannot be asked for", "Open/paging": "after is a cursor", "Open/invalid": "after is a cursor",
 	}
 	ran := 0
 	for _, c := range actiontest.Clauses() {
-		if _, skip := notHere[c.Name]; skip || strings.HasPrefix(c.Name, "Open/") {
+		if _, skip := notHere[c.Name]; skip {
 			continue
 		}
 		ran++
@@ -246,7 +262,7 @@ func TestLogOverTheWire(t *testing.T) {
 			}
 		})
 	}
-	if want := len(actiontest.Clauses()) - len(notHere) - 4; ran != want {
+	if want := len(actiontest.Clauses()) - len(notHere); ran != want {
 		t.Errorf("%d clauses ran, want %d: a name in the table is wrong", ran, want)
 	}
 }
@@ -266,28 +282,134 @@ func TestPagesOfLongEntries(t *testing.T) {
 		}
 		want = append(want, e.Seq)
 	}
-	slices.Reverse(want)
 	d := serve(t, func(o *api.Options) { o.Actions = l })
 	c := d.client(t, viewerToken)
-	var got []int64
-	q := client.ActionQuery{Limit: 100}
-	for page := 0; ; page++ {
-		list, err := c.Actions(t.Context(), q)
+	for _, open := range []bool{true, false} { // the oldest first, and the newest
+		var got []int64
+		q := client.ActionQuery{Limit: 100, Open: open}
+		for page := 0; ; page++ {
+			list, err := c.Actions(t.Context(), q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(list.Items) == 0 || len(list.Items) > 32 || page > 10 {
+				t.Fatalf("page %d has %d entries", page, len(list.Items))
+			}
+			for _, e := range list.Items {
+				got = append(got, e.Seq)
+			}
+			if q.Cursor = list.Next; q.Cursor == "" {
+				break
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("open is %t (-want +got):\n%s", open, diff)
+		}
+		slices.Reverse(want)
+	}
+}
+
+// What is open is shown the oldest first, and pages neither skip nor repeat
+// while actions end.
+func TestOpenActions(t *testing.T) {
+	l := actiontest.NewMemory(nil)
+	begin := func(n int, pool string) action.Entry {
+		e, err := l.Append(t.Context(), action.Entry{
+			Action: fmt.Sprintf("%016d", n), Phase: action.PhaseStarted, Pool: pool, Key: fmt.Sprint("k", n), Verb: action.VerbCreate,
+			User: "ann", Command: "./vms.sh create",
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(list.Items) == 0 || len(list.Items) > 32 || page > 10 {
-			t.Fatalf("page %d has %d entries", page, len(list.Items))
-		}
-		for _, e := range list.Items {
-			got = append(got, e.Seq)
-		}
-		if q.Cursor = list.Next; q.Cursor == "" {
-			break
+		return e
+	}
+	end := func(e action.Entry) {
+		yes := true
+		e.Phase, e.OK = action.PhaseFinished, &yes
+		if _, err := l.Append(t.Context(), e); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+	var all []action.Entry
+	for n := range 8 {
+		all = append(all, begin(n, []string{"win", "mac"}[n/6])) // six and two
+	}
+	end(all[1])
+	d := serve(t, func(o *api.Options) { o.Actions, o.Limits.PerToken = l, -1 })
+	c := d.client(t, viewerToken)
+	// pages reads page by page; between pages it calls f with the page before.
+	pages := func(q client.ActionQuery, f func([]client.ActionEntry)) (seqs []int64) {
+		t.Helper()
+		for range 10 {
+			list, err := c.Actions(t.Context(), q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if q.Limit > 0 && len(list.Items) > q.Limit {
+				t.Errorf("a page of %d has %d entries", q.Limit, len(list.Items))
+			}
+			for _, e := range list.Items {
+				if e.Phase != client.PhaseStarted {
+					t.Errorf("an entry of the phase %s is shown as open", e.Phase)
+				}
+				seqs = append(seqs, e.Seq)
+			}
+			if q.Cursor = list.Next; q.Cursor == "" {
+				return seqs
+			}
+			f(list.Items)
+		}
+		t.Fatal("the pages have no end")
+		return nil
+	}
+	nothing := func([]client.ActionEntry) {}
+	seq := func(at ...int) (seqs []int64) {
+		for _, i := range at {
+			seqs = append(seqs, all[i].Seq)
+		}
+		return seqs
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		query  client.ActionQuery
+		want   []int64
+	}{
+		"all":       {"one page has them all", client.ActionQuery{}, seq(0, 2, 3, 4, 5, 6, 7)},
+		"pages":     {"the last page is short", client.ActionQuery{Limit: 2}, seq(0, 2, 3, 4, 5, 6, 7)},
+		"full page": {"a last page that is full names no next", client.ActionQuery{Limit: 7}, seq(0, 2, 3, 4, 5, 6, 7)},
+		"pool":      {"one pool's", client.ActionQuery{Pool: "mac"}, seq(6, 7)},
+		"pages of":  {"one pool's, page by page", client.ActionQuery{Pool: "win", Limit: 2}, seq(0, 2, 3, 4, 5)},
+		"none":      {"another pool's", client.ActionQuery{Pool: "lin"}, nil},
+	} {
+		tc.query.Open = true
+		if diff := cmp.Diff(tc.want, pages(tc.query, nothing)); diff != "" {
+			t.Errorf("%s: %s (-want +got):\n%s", name, tc.reason, diff)
+		}
+	}
+	for name, q := range map[string]client.ActionQuery{
+		"key":    {Key: "k0"},
+		"action": {Action: all[0].Action},
+		"cursor": {Cursor: "LTE"},
+		"name":   {Cursor: "d2lu"},
+	} {
+		q.Open = true
+		if list, err := c.Actions(t.Context(), q); !errors.Is(err, client.Invalid) || len(list.Items) > 0 {
+			t.Errorf("%s: %+v, %v", name, list, err)
+		}
+	}
+	// The last one of each page ends before the next page is read.
+	got := pages(client.ActionQuery{Open: true, Limit: 3}, func(page []client.ActionEntry) {
+		for _, e := range all {
+			if e.Seq == page[len(page)-1].Seq {
+				end(e)
+			}
+		}
+	})
+	if diff := cmp.Diff(seq(0, 2, 3, 4, 5, 6, 7), got); diff != "" {
+		t.Errorf("while actions end (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(seq(0, 2, 4, 5, 7), pages(client.ActionQuery{Open: true}, nothing)); diff != "" {
+		t.Errorf("in the end (-want +got):\n%s", diff)
 	}
 }
 
@@ -323,7 +445,8 @@ func TestActionsOutage(t *testing.T) {
 		Action: newAction, Phase: client.PhaseStarted, Pool: "a", Key: "k", Verb: "create", Command: "x",
 	})
 	_, list := c.Actions(t.Context(), client.ActionQuery{})
-	for what, err := range map[string]error{"add": add, "list": list} {
+	_, open := c.Actions(t.Context(), client.ActionQuery{Open: true})
+	for what, err := range map[string]error{"add": add, "list": list, "open": open} {
 		if e, ok := errors.AsType[*client.Error](err); !ok || !errors.Is(err, client.Unavailable) || e.Status != 503 {
 			t.Errorf("%s: %v", what, err)
 		}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"reflect"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -108,12 +109,14 @@ type server struct {
 	// same document, and read reads their requests where we do not.
 	described huma.API
 	read      *http.ServeMux
-	openapi   []byte
-	gate      *gate
-	waits     *crowd
-	streams   *crowd
-	events    *tail
-	metrics   *metrics
+	// openapi is the document, rendered when it is first asked for: a program that
+	// calls the API a few times inside its own process never asks.
+	openapi func() ([]byte, error)
+	gate    *gate
+	waits   *crowd
+	streams *crowd
+	events  *tail
+	metrics *metrics
 	buffers
 }
 
@@ -154,9 +157,7 @@ func New(opts Options) (http.Handler, error) {
 	s.described.UseMiddleware(statuses)
 	s.mux.HandleFunc("/", s.noRoute)
 	s.routes()
-	if s.openapi, err = s.describe(); err != nil {
-		return nil, err
-	}
+	s.openapi = sync.OnceValues(s.describe)
 	return s, nil
 }
 
@@ -302,7 +303,12 @@ func (s *server) describe() ([]byte, error) {
 	return append(doc, '\n'), nil
 }
 
-func (s *server) serveOpenAPI(w http.ResponseWriter, _ *http.Request) {
+func (s *server) serveOpenAPI(w http.ResponseWriter, r *http.Request) {
+	doc, err := s.openapi()
+	if err != nil {
+		s.refuse(w, r, err)
+		return
+	}
 	w.Header().Set("Content-Type", "application/openapi+json;version=3.1")
-	_, _ = w.Write(s.openapi)
+	_, _ = w.Write(doc)
 }

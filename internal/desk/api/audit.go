@@ -26,6 +26,8 @@ type audit struct {
 	path    string
 	subject string
 	outcome string
+	// reason is why the caller does it, as the request says; "" when it does not.
+	reason string
 }
 
 type auditKey struct{}
@@ -69,6 +71,13 @@ func auditSubject(ctx context.Context, subject string) {
 	}
 }
 
+// auditReason says why a call is made. It is for handlers of admins' operations.
+func auditReason(ctx context.Context, reason string) {
+	if a := auditOf(ctx); a != nil {
+		a.reason = reason
+	}
+}
+
 // audited returns the middleware that logs each call of an operation that only
 // admins may make and that changes something; none for any other operation. A
 // call without a valid token changes nothing and is nobody's: it has no line.
@@ -95,13 +104,18 @@ func (s *server) audited(op operation) huma.Middlewares {
 			}
 			// As a warning: proxy-operator-standalone shows no lesser ones unless
 			// asked to, and an audit that a usual setting hides is none.
-			s.opts.Log.LogAttrs(ctx.Context(), slog.LevelWarn, "audit",
+			attrs := []slog.Attr{
 				slog.String("account", a.principal.Account),
 				slog.String("token_id", a.principal.TokenID), // public, unlike what the key "token" would hide
 				slog.String("action", op.id),
 				slog.String("subject", a.subject),
 				slog.String("outcome", a.outcome),
-				slog.String("request", httpd.RequestID(ctx.Context())))
+				slog.String("request", httpd.RequestID(ctx.Context())),
+			}
+			if a.reason != "" {
+				attrs = append(attrs, slog.String("reason", a.reason))
+			}
+			s.opts.Log.LogAttrs(ctx.Context(), slog.LevelWarn, "audit", attrs...)
 		}()
 		next(huma.WithValue(ctx, auditKey{}, a))
 	}}

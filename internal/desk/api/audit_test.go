@@ -3,6 +3,7 @@ package api_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -14,7 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fleetdesk/client"
+	"fleetdesk/internal/core/lease/leasetest"
 	"fleetdesk/internal/desk/api"
+	"fleetdesk/internal/desk/service"
 	desktoken "fleetdesk/internal/desk/token"
 	"fleetdesk/internal/platform/obs"
 )
@@ -23,6 +26,7 @@ import (
 type auditLine struct {
 	Msg, Account, Action, Subject, Outcome, Request string
 	Token                                           string `json:"token_id"`
+	Reason                                          string
 }
 
 // serveAudited runs the API with a log that can be read back.
@@ -195,6 +199,51 @@ func TestAuditOfWhatWentWrong(t *testing.T) {
 		if len(got) != 1 || got[0].Outcome != outcome || got[0].Subject != ciToken {
 			t.Errorf("want outcome %s: %+v", outcome, got)
 		}
+	}
+}
+
+// Why somebody's lease was ended stands in the audit, however it ends; a call
+// without a reason has no such field, and what is malformed is nobody's reason.
+func TestAuditOfAReason(t *testing.T) {
+	log := &buffer{}
+	d := serveDesk(t, leasetest.Options{}, func(o *api.Options) { o.Log = obs.NewLogger(log, obs.Options{Level: slog.LevelWarn, JSON: true}) })
+	c := d.client(t, otherToken)
+	for range 2 {
+		if _, err := d.service.Take(t.Context(), service.TakeRequest{Account: "nightly", Pool: "win"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, tc := range map[string]struct {
+		reason  string
+		request client.ForceRequest
+		outcome string
+		shown   string
+	}{
+		"refused": {"what was tried", client.ForceRequest{Fence: 9999, Reason: "its job hangs"}, "conflict", "its job hangs"},
+		"control": {"nothing that a terminal acts on", client.ForceRequest{Fence: 9999, Reason: "a\x1b[1m\nb"}, "conflict", "a\x1b[1m\nb"},
+		"none":    {"none is none", client.ForceRequest{Fence: 9999}, "conflict", ""},
+		"long":    {"a request that is wrong", client.ForceRequest{Reason: strings.Repeat("x", 513)}, "invalid", ""},
+	} {
+		before := len(log.String())
+		_, err := c.ForceRelease(t.Context(), "win", "win-01", tc.request)
+		if e, ok := errors.AsType[*client.Error](err); !ok || string(e.Class) != tc.outcome {
+			t.Errorf("%s: %v", name, err)
+		}
+		line := log.String()[before:]
+		var l auditLine
+		if err := json.Unmarshal([]byte(line), &l); err != nil {
+			t.Errorf("%s: %v: %s", name, err, line)
+		}
+		if l.Msg != "audit" || l.Outcome != tc.outcome || l.Reason != tc.shown || strings.Contains(line, "reason") != (tc.shown != "") || strings.Contains(line, "\x1b") {
+			t.Errorf("%s: %s: %s", name, tc.reason, line)
+		}
+	}
+	before := len(log.String())
+	if _, err := c.ForceRelease(t.Context(), "win", "win-01", client.ForceRequest{Reason: "its job hangs"}); err != nil {
+		t.Fatal(err)
+	}
+	if line := log.String()[before:]; !strings.Contains(line, `"outcome":"ok"`) || !strings.Contains(line, `"reason":"its job hangs"`) {
+		t.Errorf("a lease that was ended: %s", line)
 	}
 }
 

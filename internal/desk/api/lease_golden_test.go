@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -70,11 +71,12 @@ func TestLeaseGolden(t *testing.T) {
 			return c.Enable(ctx, "win", key)
 		}
 	}
-	force := func(key string, fence int64) call {
+	forceFor := func(key string, r client.ForceRequest) call {
 		return func(ctx context.Context, c *client.Client, _ client.Secret) (any, error) {
-			return c.ForceRelease(ctx, "win", key, client.ForceRequest{Fence: fence})
+			return c.ForceRelease(ctx, "win", key, r)
 		}
 	}
+	force := func(key string, fence int64) call { return forceFor(key, client.ForceRequest{Fence: fence}) }
 	begin := func(r client.ChangeRequest) call {
 		return func(ctx context.Context, c *client.Client, _ client.Secret) (any, error) {
 			return c.BeginChange(ctx, "win", r)
@@ -108,7 +110,7 @@ func TestLeaseGolden(t *testing.T) {
 	}
 	held := client.Key{
 		Name: "win-01", State: "held", SecondsLeft: 600, Pools: []string{"win"}, Attributes: map[string]string{},
-		Lease: &client.KeyLease{ID: "win-01~2", Pool: "win", Account: "nightly", Holder: "job 1", Target: "shop.example.com", SecondsLeft: 600},
+		Lease: &client.KeyLease{ID: "win-01~2", Pool: "win", Account: "nightly", Holder: "job 1", Target: "shop.example.com", Taken: began(), SecondsLeft: 600},
 	}
 	win := client.Pool{
 		Name: "win", Kind: "fixed", Revision: 1, PublishedBy: "ann", Published: began(),
@@ -177,6 +179,8 @@ func TestLeaseGolden(t *testing.T) {
 		"key-disable-pool":     {"a key of no such pool", admin, disable("mac", "win-02"), nil, client.NotFound, "pool", 404},
 		"key-enable":           {"back into use", admin, twice(disable("win", "win-02"), enable("win-02")), free("win-02"), "", "", 0},
 		"key-force":            {"its holder loses it", admin, force("win-01", 2), free("win-01"), "", "", 0},
+		"key-force-reason":     {"why is for the audit log, and nobody is shown it", admin, forceFor("win-01", client.ForceRequest{Fence: 2, Reason: "its job hangs"}), free("win-01"), "", "", 0},
+		"key-force-long":       {"a reason has bounds", admin, forceFor("win-01", client.ForceRequest{Reason: strings.Repeat("x", 513)}), nil, client.Invalid, "", 400},
 		"key-force-other":      {"somebody else holds it by now", admin, force("win-01", 1), nil, client.Conflict, "fence", 409},
 		"key-force-free":       {"nobody holds it", admin, force("win-02", 0), nil, client.Conflict, "not_held", 409},
 		"key-force-runner":     {"runners end their own only", runner, force("win-01", 0), nil, client.Denied, "role", 403},

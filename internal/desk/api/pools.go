@@ -173,6 +173,7 @@ func (s *server) forceRelease(ctx context.Context, in *forceReleaseInput) (*keyO
 	op := lease.Force{Key: in.Key, By: principalOf(ctx).Account}
 	if in.Body != nil {
 		op.Fence = in.Body.Fence
+		auditReason(ctx, in.Body.Reason)
 	}
 	return s.onKey(ctx, in.Pool, in.Key, func() (lease.Key, time.Time, error) { return s.opts.Desk.Force(ctx, op) })
 }
@@ -242,7 +243,8 @@ func keyOnWire(k *lease.Key, now time.Time) client.Key {
 	if k.Held(now) {
 		l := k.Lease
 		w.Lease = &client.KeyLease{
-			ID: k.ID().String(), Pool: l.Pool, Account: l.Account, Holder: l.Holder, Target: l.Target, SecondsLeft: left(l.Expires, now),
+			ID: k.ID().String(), Pool: l.Pool, Account: l.Account, Holder: l.Holder, Target: l.Target, Taken: timeOnWire(l.Taken),
+			SecondsLeft: left(l.Expires, now),
 		}
 	}
 	if d := k.Disabled; d != nil {

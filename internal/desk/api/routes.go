@@ -57,7 +57,7 @@ func (s *server) routes() {
 	if s.opts.Actions != nil {
 		register(s, operation{
 			id: "listActions", method: http.MethodGet, path: "/api/v1/resources/actions", role: token.Viewer,
-			summary: "The log of people's provider commands, the newest entries first, one page at a time",
+			summary: "The log of people's provider commands, the newest entries first, one page at a time; or the actions without an end",
 		}, s.listActions)
 		register(s, operation{
 			id: "addActionEntry", method: http.MethodPost, path: "/api/v1/resources/actions", role: token.Runner,

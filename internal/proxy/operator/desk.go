@@ -46,7 +46,7 @@ func openDesk(ctx context.Context, o Options, metrics prometheus.Registerer) (_ 
 	if d.db, err = sqldb.Open(ctx, o.database()); err != nil {
 		return nil, err
 	}
-	d.tokens = token.New(token.Options{Store: d.db.Tokens()})
+	d.tokens = token.New(token.Options{Store: d.db.Tokens(), Directory: d.db.Tokens()})
 	d.leases, err = service.New(service.Options{Store: d.db.Leases(), Log: o.Log.With("part", "desk"), Metrics: metrics})
 	if err != nil {
 		return nil, err

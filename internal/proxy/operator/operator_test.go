@@ -441,6 +441,19 @@ func TestTheFirstAdminTokenGoesToASecretWhenAsked(t *testing.T) {
 	if op.AdminTokenFile != "" {
 		t.Errorf("a file as well: %s", op.AdminTokenFile)
 	}
+	// The admin does with it what admins do.
+	if _, err := api.CreateAccount(t.Context(), client.NewAccount{Name: "ci", Role: client.RoleViewer}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := api.IssueToken(t.Context(), "ci", client.NewToken{}); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := api.Tokens(t.Context(), "ci", client.Page{}); err != nil || len(all.Items) != 1 {
+		t.Errorf("the account's tokens: %+v %v", all, err)
+	}
+	if err := api.ChangeAccount(t.Context(), "ci", client.AccountChange{Role: client.RoleRunner}); err != nil {
+		t.Errorf("another role: %v", err)
+	}
 }
 
 func TestBadSettingsAreRefusedBeforeAnythingRuns(t *testing.T) {
