@@ -1,0 +1,7 @@
+package servecmd
+
+// For tests.
+var (
+	Lifetime = lifetime
+	CheckURL = checkURL
+)
