@@ -16,7 +16,7 @@ SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS   += --no-builtin-rules --no-print-directory
-.PHONY: help demo smoke test check bench bench-operator bench-leases drill-leases generate drift fmt lint vuln build kube-assets lanes clean \
+.PHONY: help demo qasight smoke test check bench bench-operator bench-leases bench-qasight drill-leases generate drift fmt lint vuln build kube-assets lanes clean \
 	setup-go setup-demo setup-test standalone controller-gen gofumpt golangci-lint
 
 help: ## Print this help.
@@ -49,6 +49,9 @@ bench-operator: setup-go kube-assets ## Convergence, memory and calls of the ope
 bench-leases: setup-test ## Take and release by 1 to 256 clients, on SQLite and PostgreSQL, through the engine and through HTTP.
 	@go test -run "^$$" -bench Leases -benchtime 1x -timeout 20m ./test/leases | grep --line-buffered -Ev "^(goos|goarch|pkg|cpu): |^(PASS|ok |Benchmark)"
 
+bench-qasight: setup-go ## `qasight pool status` on 50 pools with 2,000 keys: wall time against the sum of the lists' own.
+	@go test -run "^$$" -bench . -benchtime 1x -timeout 10m ./internal/qasight/cli/poolcmd | grep --line-buffered -Ev "^(goos|goarch|pkg|cpu): |^(PASS|ok |Benchmark)"
+
 drill-leases: setup-test ## Five minutes of random kills: 4 servers on one PostgreSQL, 200 clients, and a checker of what they saw.
 	@go test -count=1 -run '^TestDrill$$' -v -timeout 15m ./test/leases -for 5m
 
@@ -70,8 +73,11 @@ vuln: setup-go ## Look known vulnerabilities up (needs vuln.go.dev, or GOVULNDB=
 	@cd tools/vuln && go build -o ../../bin/tools/ tool
 	@bin/tools/govulncheck -db "$${GOVULNDB:-https://vuln.go.dev}" ./...
 
+qasight: setup-go ## Build bin/qasight alone.
+	@hack/progress.sh "building qasight" go build -v -ldflags="$(LDFLAGS)" -o bin/ ./cmd/qasight
+
 build: setup-go standalone ## Build the programs into bin/.
-	@hack/progress.sh "building proxy-operator" go build -v -ldflags="$(LDFLAGS)" -o bin/ ./cmd/...
+	@hack/progress.sh "building proxy-operator and qasight" go build -v -ldflags="$(LDFLAGS)" -o bin/ ./cmd/...
 
 kube-assets: setup-go ## Build etcd, kube-apiserver and kubectl into bin/k8s/ (for tests and for you).
 	@hack/kube-assets.sh

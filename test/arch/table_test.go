@@ -64,6 +64,7 @@ type exception struct{ file, reason string }
 
 const (
 	contract = "internal/proxy/provider"
+	qasight  = "internal/qasight"
 	core     = "internal/core/..."
 	platform = "internal/platform/..."
 	testkit  = "internal/testkit/..."
@@ -92,7 +93,7 @@ var rules = table{
 			reason: "generated manifests as data; what installs them is elsewhere",
 		},
 		{
-			folder: "cmd/...", may: []string{std, "golang.org/x/term/...", "internal/proxy/operator"},
+			folder: "cmd/...", may: []string{std, "golang.org/x/term/...", "internal/proxy/operator", "internal/qasight/cli"},
 			reason: "a main catches signals, sees whether it writes to a terminal, and calls its composition root",
 		},
 		{
@@ -115,6 +116,22 @@ var rules = table{
 			may:    []string{std, third, core, platform, "internal/desk/...", "api/...", "client/...", "internal/proxy/..."},
 			tests:  []string{testkit, "config/..."},
 			reason: "a product stands on the desk, the platform and the rules, and never on the other product",
+		},
+		{
+			folder: qasight + "/...",
+			may:    []string{std, third, core, platform, "internal/desk/...", "client/...", qasight + "/..."},
+			tests:  []string{testkit},
+			reason: "a product stands on the desk, the platform and the rules, and never on the other product",
+		},
+		{
+			folder: qasight + "/pool", may: []string{std, core, "client/..."},
+			tests:  []string{third},
+			reason: "what leaves the owner's machine is made of this: it knows neither the file nor a provider",
+		},
+		{
+			folder: qasight + "/config", may: []string{std, core, qasight + "/pool", "github.com/goccy/go-yaml/..."},
+			tests:  []string{third},
+			reason: "the file as data: reading it starts nothing",
 		},
 		{
 			folder: contract, may: []string{std, core},
@@ -186,6 +203,14 @@ var rules = table{
 			reason: "a provider is known to the list of providers alone; local is also a subcommand of the program, since its instances are processes of it",
 		},
 		{
+			folder: qasight + "/humanrun", by: []string{qasight + "/cli/poolcmd"},
+			reason: "a provider's commands are run by what a person types under \"qasight pool\", and by nothing else",
+		},
+		{
+			folder: qasight + "/cli", by: []string{"cmd/..."},
+			reason: "a composition root that others import is no root",
+		},
+		{
 			folder: "internal/proxy/operator", by: []string{"cmd/...", "standalone/..."},
 			reason: "a composition root that others import is no root",
 		},
@@ -198,8 +223,20 @@ var rules = table{
 			reason: "what decides sees the contract and never an implementation",
 		},
 		{
-			from: []string{core, platform, "internal/desk/...", "client/..."}, never: []string{k8s, sigs},
-			reason: "what both products share must not bring Kubernetes into a program that has none",
+			from: []string{core, platform, "internal/desk/...", "client/...", qasight + "/...", "cmd/qasight"}, never: []string{k8s, sigs},
+			reason: "qasight has no Kubernetes, and what both products share must not bring it along",
+		},
+		{
+			from: []string{
+				"internal/desk/...", qasight + "/pool", qasight + "/hooks", qasight + "/broker",
+				qasight + "/cli/command", qasight + "/cli/leasecmd", qasight + "/cli/stagecmd", qasight + "/cli/servecmd", qasight + "/cli/filecmd",
+			},
+			never:  []string{qasight + "/humanrun"},
+			reason: "nothing but a typed \"qasight pool\" command can run a provider's command, however far away it is",
+		},
+		{
+			from: []string{"internal/desk/...", qasight + "/pool", qasight + "/hooks", qasight + "/broker"}, never: []string{qasight + "/config"},
+			reason: "what speaks to a server, and what works on keys, has never seen the file: it cannot send a provider's command by mistake",
 		},
 		{
 			from: []string{"cmd/..."}, never: []string{"k8s.io/kubernetes/...", "k8s.io/apiserver/...", "go.etcd.io/..."},
@@ -213,7 +250,7 @@ var rules = table{
 
 	doors: []door{
 		{
-			imports: []string{"os/exec"}, in: []string{contract + "/local/...", "hack/...", "internal/testkit/postgres"},
+			imports: []string{"os/exec"}, in: []string{"internal/platform/proc", contract + "/local/...", "hack/...", "internal/testkit/postgres"},
 			reason: "every command that the system starts can be found; hack/ and the test kits are in no program",
 		},
 		{
@@ -225,7 +262,7 @@ var rules = table{
 			reason: "as for SQLite; the test kit makes databases on its servers",
 		},
 		{
-			imports: []string{"github.com/spf13/cobra/..."}, in: []string{"internal/proxy/operator"},
+			imports: []string{"github.com/spf13/cobra/..."}, in: []string{"internal/proxy/operator", qasight + "/cli/..."},
 			reason: "flags are read at the composition root and passed on as values",
 		},
 		{
@@ -241,8 +278,8 @@ var rules = table{
 			reason: "one door to the insides of Kubernetes, which promise nothing between versions",
 		},
 		{
-			imports: []string{"os/signal"}, in: []string{"cmd/...", "standalone/cmd/...", "hack/..."},
-			reason: "one signal handler per process, caught before anything starts",
+			imports: []string{"os/signal"}, in: []string{"cmd/...", "standalone/cmd/...", "hack/...", "internal/platform/proc"},
+			reason: "one signal handler per process, caught before anything starts; a supervisor, whose whole process is proc's, outlives the signals of its terminal",
 		},
 		{
 			uses: []string{"os.Exit", "log.Fatal", "log.Fatalf", "log.Fatalln"}, in: []string{"cmd/...", "standalone/cmd/...", "hack/..."},
