@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -20,6 +21,7 @@ import (
 // desk is a transport that plays answers to takes, renewals and releases, and
 // writes down what was asked. Each answer comes after its time.
 type desk struct {
+	mu    sync.Mutex
 	list  []reply
 	asked []asked
 }
@@ -52,8 +54,10 @@ func (d *desk) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.mu.Lock()
 	d.asked = append(d.asked, asked{time.Since(start), r.URL.Path, r.Header.Get("Idempotency-Key"), body.Wait, body.TTL})
 	a := d.list[min(len(d.asked), len(d.list))-1]
+	d.mu.Unlock()
 	select {
 	case <-time.After(a.after):
 	case <-r.Context().Done():

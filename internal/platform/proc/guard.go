@@ -51,7 +51,8 @@ type Guarded struct {
 	asked time.Duration // when; 0 when it was not
 }
 
-// Start starts c under a supervisor. ctx bounds the start alone. Until, on the
+// Start starts c under a supervisor. ctx bounds the start alone: when it ends
+// meanwhile, the command is ended before Start returns. Until, on the
 // clock of [Now], is when the command's process group must be gone: TERM is
 // sent a grace before it, or when half of the remaining time is over if that is
 // later, and KILL a moment before it. 0 is for no deadline.
@@ -97,13 +98,15 @@ func (g Guard) Start(ctx context.Context, c Command, until time.Duration) (*Guar
 	}
 	first := make(chan report, 1)
 	go s.hear(first)
-	give := context.AfterFunc(ctx, func() { _ = s.super.Process.Kill() })
+	begun := make(chan struct{})
+	give := context.AfterFunc(ctx, func() { s.giveUp(begun) })
 	// It may be more than the socket takes at once: this ends with the supervisor.
 	_ = say(s.conn, order{
 		Path: []byte(p.path), Args: toBytes(p.args), Env: toBytes(p.env), Dir: []byte(p.dir),
 		Grace: grace(c), Timeout: c.Timeout, Until: until, Foreground: s.terminal != nil, Session: c.Files == nil,
 	})
 	r := <-first
+	close(begun)
 	go s.finish()
 	if r.Started != 0 && give() {
 		return s, nil
@@ -122,6 +125,23 @@ func (g Guard) Start(ctx context.Context, c Command, until time.Duration) (*Guar
 		return nil, fault.Errorf(fault.Permanent,
 			"the command's supervisor, %s, ended (%v) before it started anything: see whether something kills it; it said %.500q",
 			g.Program, s.super.ProcessState, s.result.Output)
+	}
+}
+
+// impatience is how long a supervisor has to tell that it began, once nobody wants
+// that any more.
+const impatience = 2 * time.Second
+
+// giveUp ends a start. A supervisor that is killed may have started the command in
+// that instant, and could not tell which group to end; so it is asked to end it.
+func (s *Guarded) giveUp(begun <-chan struct{}) {
+	s.ask(EndedStop)
+	timer := time.NewTimer(impatience)
+	defer timer.Stop()
+	select {
+	case <-begun:
+	case <-timer.C:
+		_ = s.super.Process.Kill()
 	}
 }
 

@@ -550,6 +550,48 @@ func TestStartIsBounded(t *testing.T) {
 	}
 }
 
+// A start that is given up in the instant in which the command begins leaves
+// nothing of it behind.
+func TestStartGivenUp(t *testing.T) {
+	t.Parallel()
+	const tries = 40
+	dir := t.TempDir()
+	for i := range tries {
+		file := filepath.Join(dir, strconv.Itoa(i))
+		ctx, cancel := context.WithCancel(context.Background())
+		seen := make(chan struct{})
+		go func() {
+			defer close(seen)
+			for ctx.Err() == nil {
+				if text, err := os.ReadFile(file); err == nil && len(text) > 0 {
+					cancel()
+				}
+			}
+		}()
+		g, err := guard().Start(ctx, proc.Command{Shell: `echo $$ >"$FILE"; sleep 600`, Env: append(os.Environ(), "FILE="+file)}, 0)
+		if err == nil {
+			_, err = g.Wait(ctx)
+		}
+		cancel()
+		<-seen
+		if !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		group, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Kill(-group, 0); err == nil {
+			_ = unix.Kill(-group, unix.SIGKILL)
+			t.Fatalf("try %d: something of the group is left", i)
+		}
+	}
+}
+
 func TestNow(t *testing.T) {
 	t.Parallel()
 	var boot unix.Timespec

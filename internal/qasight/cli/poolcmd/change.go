@@ -150,7 +150,7 @@ func makePlan(ctx context.Context, f *command.Factory, file *config.File, o *cha
 	case o.Apply:
 		keeper, err = f.Broker(ctx, file)
 	default:
-		keeper, err = looker(ctx, f, file)
+		keeper, err = f.Looker(ctx, file)
 	}
 	if err != nil {
 		return humanrun.Plan{}, nil, err
@@ -159,15 +159,6 @@ func makePlan(ctx context.Context, f *command.Factory, file *config.File, o *cha
 		File: file, Broker: keeper, At: placeOf(f, file), Actions: f.Getenv(actionsVariable),
 	}, o.Request)
 	return plan, keeper, err
-}
-
-// looker opens the project's broker for looking; nil for a local database that does
-// not exist.
-func looker(ctx context.Context, f *command.Factory, file *config.File) (broker.Looker, error) {
-	if absent(f, file) {
-		return nil, nil
-	}
-	return f.Looker(ctx, file)
 }
 
 // absent reports whether the project's local database was never made.

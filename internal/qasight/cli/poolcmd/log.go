@@ -106,19 +106,18 @@ func runLog(ctx context.Context, f *command.Factory, o *logOptions) error {
 	if err != nil {
 		return err
 	}
-	b, err := looker(ctx, f, file)
+	b, err := f.Looker(ctx, file)
 	if err != nil {
 		return err
 	}
-	var actions, open []action.Action
-	if b != nil {
-		defer func() { _ = b.Close() }() // it was looked at
-		if actions, err = readLog(ctx, b, o); err != nil {
-			return err
-		}
-		if open, err = readOpen(ctx, b, o, actions); err != nil {
-			return err
-		}
+	defer func() { _ = b.Close() }() // it was looked at
+	actions, err := readLog(ctx, b, o)
+	if err != nil {
+		return err
+	}
+	open, err := readOpen(ctx, b, o, actions)
+	if err != nil {
+		return err
 	}
 	if len(actions) == 0 && o.Pool != "" && !knows(file, o.Pool) {
 		_, err := file.Pool(o.Pool)
