@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -25,6 +26,10 @@ type team struct {
 	dir  string // of the project
 	home string
 	wire *wire
+	// server is the folder of the team server, running the one that was started
+	// first.
+	server  string
+	running *server
 }
 
 // wire passes requests on, and keeps every byte of them and of the answers.
@@ -43,6 +48,7 @@ func (w *wire) between(t *testing.T, server string) string {
 		t.Fatal(err)
 	}
 	proxy := httputil.NewSingleHostReverseProxy(to)
+	proxy.ErrorLog = log.New(io.Discard, "", 0) // a server that is down is part of a test
 	front := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		asked, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -93,37 +99,45 @@ func newTeam(t *testing.T, file string) *team {
 			t.Fatal(err)
 		}
 	}
-	server := m.serve(filepath.Join(top, "server"))
-	m.write("qasight.yaml", "server: "+m.wire.between(t, server)+"\n"+file)
+	m.server = filepath.Join(top, "server")
+	m.running = m.serve(m.server, "127.0.0.1:0")
+	m.write("qasight.yaml", "server: "+m.wire.between(t, m.running.url)+"\n"+file)
 	return m
 }
 
-// serve starts the team server and returns its URL.
-func (m *team) serve(dir string) string {
+// server is a team server that runs.
+type server struct {
+	t       *testing.T
+	command *exec.Cmd
+	out     buffer
+	url     string
+	over    bool
+}
+
+// serve starts the team server of a folder, which is made if need be, on an address
+// such as 127.0.0.1:0.
+func (m *team) serve(dir, listen string) *server {
 	m.t.Helper()
-	if err := os.Mkdir(dir, 0o700); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		m.t.Fatal(err)
 	}
 	address := filepath.Join(dir, "address")
-	c := exec.Command(binary(m.t, "qasight"), "server", "--listen", "127.0.0.1:0", "--address-file", address,
-		"--database", filepath.Join(dir, "desk.db"))
-	c.Dir, c.Env = dir, m.env()
-	var out buffer
-	c.Stdout, c.Stderr = &out, &out
-	if err := c.Start(); err != nil {
+	if err := os.RemoveAll(address); err != nil {
 		m.t.Fatal(err)
 	}
-	m.t.Cleanup(func() {
-		_ = c.Process.Signal(syscall.SIGTERM)
-		if err := c.Wait(); err != nil {
-			m.t.Errorf("the server does not end well: %v\n%s", err, &out)
-		}
-	})
-	var at string
+	s := &server{t: m.t}
+	s.command = exec.Command(binary(m.t, "qasight"), "server", "--listen", listen, "--address-file", address,
+		"--database", filepath.Join(dir, "desk.db"))
+	s.command.Dir, s.command.Env = dir, m.env()
+	s.command.Stdout, s.command.Stderr = &s.out, &s.out
+	if err := s.command.Start(); err != nil {
+		m.t.Fatal(err)
+	}
+	m.t.Cleanup(func() { s.end(syscall.SIGTERM) })
 	until(m.t, "the server listening", func() string {
 		text, err := os.ReadFile(address)
-		if at = strings.TrimSpace(string(text)); err != nil || at == "" {
-			return "no address yet: " + out.String()
+		if s.url = strings.TrimSpace(string(text)); err != nil || s.url == "" {
+			return "no address yet: " + s.out.String()
 		}
 		return ""
 	})
@@ -132,10 +146,19 @@ func (m *team) serve(dir string) string {
 		m.t.Fatal(err)
 	}
 	m.write("admin-token", string(admin))
-	if !strings.Contains(at, "://") {
-		at = "http://" + at
+	return s
+}
+
+// end ends it once.
+func (s *server) end(how syscall.Signal) {
+	if s.over {
+		return
 	}
-	return at
+	s.over = true
+	_ = s.command.Process.Signal(how)
+	if err := s.command.Wait(); err != nil && how != syscall.SIGKILL {
+		s.t.Errorf("the server does not end well: %v\n%s", err, &s.out)
+	}
 }
 
 func (m *team) write(name, text string) {
@@ -166,6 +189,79 @@ func (m *team) env() []string {
 	}
 }
 
+// started is qasight in the background.
+type started struct {
+	command *exec.Cmd
+	out     buffer
+}
+
+// start starts qasight in the project's folder.
+func (m *team) start(args ...string) *started {
+	m.t.Helper()
+	s := &started{}
+	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
+	m.t.Cleanup(cancel)
+	s.command = exec.CommandContext(ctx, binary(m.t, "qasight"), args...)
+	s.command.Dir, s.command.Env, s.command.WaitDelay = m.dir, m.env(), time.Second
+	s.command.Stdout, s.command.Stderr = &s.out, &s.out
+	if err := s.command.Start(); err != nil {
+		m.t.Fatal(err)
+	}
+	return s
+}
+
+// end waits for its end and wants an exit code.
+func (s *started) end(t *testing.T, want int) {
+	t.Helper()
+	_ = s.command.Wait() // the exit code says it all
+	if got := s.command.ProcessState.ExitCode(); got != want {
+		t.Errorf("%s: exit %d, want %d\n%s", strings.Join(s.command.Args[1:], " "), got, want, &s.out)
+	}
+}
+
+// A team server that is killed and comes back costs nobody anything: the run that
+// holds a key goes on, and who waits for it keeps waiting and gets it afterwards.
+func TestQasightOutlivesItsServer(t *testing.T) {
+	t.Parallel()
+	m := newTeam(t, "project: shop-tests\npools:\n  one: {items: [vm-1], lease_ttl: 20s}\n")
+	m.run(0, "pool", "publish")
+	holds := m.start("exec", "one", "--", "sh", "-c", "touch held; until [ -e go ]; do sleep 0.05; done; rm held; exit 3")
+	until(t, "the first run having the key", func() string { return m.lacks("held") })
+	waits := m.start("exec", "one", "--wait", "40s", "--", "sh", "-c", "[ ! -e held ] || exit 9; touch second")
+	until(t, "the second run waiting", func() string {
+		if out := m.run(0, "pool", "why", "one"); !strings.Contains(out, "In line") {
+			return out
+		}
+		return ""
+	})
+	m.running.end(syscall.SIGKILL)
+	m.run(69, "pool", "why", "one")
+	m.serve(m.server, strings.TrimPrefix(m.running.url, "http://"))
+	until(t, "the second run waiting again", func() string {
+		if out := m.run(0, "pool", "why", "one"); !strings.Contains(out, "In line") {
+			return out
+		}
+		return ""
+	})
+	if m.lacks("second") == "" {
+		t.Error("the second run has the key of the first one")
+	}
+	m.write("go", "")
+	holds.end(t, 3)
+	waits.end(t, 0)
+	if what := m.lacks("second"); what != "" {
+		t.Error(what)
+	}
+	m.run(0, "pool", "status", "one")
+}
+
+func (m *team) lacks(name string) string {
+	if _, err := os.Stat(filepath.Join(m.dir, name)); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
 // run runs qasight in the project's folder, wants an exit code, and returns what
 // it printed.
 func (m *team) run(want int, args ...string) string {
@@ -194,7 +290,7 @@ pools:
       destroy: ./provider-marker.sh destroy
       allow: [create, destroy]
       name_prefix: qa-
-      max_items: 7777
+      max_items: 9
 stages:
   ui: {command: './stage-marker.sh', pool: win-vms, workers: 2}
 `
@@ -237,7 +333,7 @@ esac
 		t.Errorf("the machines are %q", got)
 	}
 
-	for _, text := range []string{"provider-marker", "7777"} {
+	for _, text := range []string{"provider-marker", "name_prefix", "max_items", "namePrefix", "maxItems"} {
 		logged := 0
 		for _, path := range m.wire.holding(text) {
 			if logged++; path != "/api/v1/resources/actions" {
