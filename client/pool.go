@@ -199,6 +199,9 @@ type DisableRequest struct {
 type ForceRequest struct {
 	// Fence, when not 0, must be that lease's, so that nobody else's is ended.
 	Fence int64 `json:"fence,omitempty" minimum:"1" doc:"When present, must be the running lease's, so that nobody else's is ended." example:"17"`
+	// Rest is for how many seconds the key rests before anybody gets it, 0 to 600,
+	// so that its holder can hear of the end and stop.
+	Rest int64 `json:"rest,omitempty" minimum:"0" maximum:"600" doc:"Seconds that the key rests before anybody gets it, so that its holder can hear of the end and stop; none when absent." example:"10"`
 	// Reason says why, for the server's audit log; it is kept nowhere else.
 	Reason string `json:"reason,omitempty" maxLength:"512" doc:"Why, for the server's audit log; it is kept nowhere else." example:"its job hangs"`
 }

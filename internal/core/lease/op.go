@@ -141,6 +141,9 @@ type Enable struct{ Key, By string }
 type Force struct {
 	Key, By string
 	Fence   int64
+	// Rest is how long the key rests before anybody gets it: its holder hears of
+	// the end a little later, and has to stop what it runs there.
+	Rest time.Duration
 }
 
 // Publish sets a fixed pool and its list of keys.

@@ -305,7 +305,13 @@ func (k *Key) force(op Force, now time.Time) (Effects, error) {
 	if op.Fence != 0 && op.Fence != k.Lease.Fence {
 		return Effects{}, fault.WithCode(fault.Errorf(fault.Conflict, "key %s is held by lease %s by now", k.Name, k.ID()), "fence")
 	}
+	if op.Rest < 0 || op.Rest > MaxCooldown {
+		return Effects{}, fault.Errorf(fault.Invalid, "a rest of %s is not possible: ask for 0 to %s", op.Rest, MaxCooldown)
+	}
 	k.end(Forced, now, op.By)
+	if op.Rest > 0 {
+		k.CoolUntil = later(k.CoolUntil, now.Add(op.Rest.Truncate(time.Microsecond)))
+	}
 	return Effects{Event: "forced"}, nil
 }
 

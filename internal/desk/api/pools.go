@@ -172,7 +172,7 @@ type forceReleaseInput struct {
 func (s *server) forceRelease(ctx context.Context, in *forceReleaseInput) (*keyOutput, error) {
 	op := lease.Force{Key: in.Key, By: principalOf(ctx).Account}
 	if in.Body != nil {
-		op.Fence = in.Body.Fence
+		op.Fence, op.Rest = in.Body.Fence, time.Duration(in.Body.Rest)*time.Second
 		auditReason(ctx, in.Body.Reason)
 	}
 	return s.onKey(ctx, in.Pool, in.Key, func() (lease.Key, time.Time, error) { return s.opts.Desk.Force(ctx, op) })

@@ -24,11 +24,15 @@ type capture struct {
 	mu    sync.Mutex // one piece after the other, to the writers too
 	kept  *keeper
 	wrong error // the writer's; set before failed is closed
+	// held is whether somebody held the standard output open to the last; for after
+	// finish.
+	held bool
 }
 
 // stream is one of the two outputs.
 type stream struct {
 	to    io.Writer
+	first bool // the standard output's
 	hide  hider
 	clean cleaner
 }
@@ -46,7 +50,7 @@ func (c *capture) open(cmd Command) ([3]*os.File, error) {
 	c.writes = []*os.File{null}
 	files := [3]*os.File{null}
 	secrets := secretsOf(cmd.Hide)
-	streams := []*stream{{to: cmd.Stdout, hide: hider{secrets: secrets}}}
+	streams := []*stream{{to: cmd.Stdout, first: true, hide: hider{secrets: secrets}}}
 	if cmd.Stdout != nil || cmd.Stderr != nil {
 		streams = append(streams, &stream{to: cmd.Stderr, hide: hider{secrets: secrets}})
 	} // else one pipe for both keeps the order as it was
@@ -98,7 +102,12 @@ func (c *capture) read(f *os.File, s *stream) {
 		n, err := f.Read(buf)
 		c.take(s, buf[:n])
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			c.drain(f, s, buf) // what waits in the pipe is still the command's
+			// What waits in the pipe is still the command's.
+			if !c.drain(f, s, buf) && s.first {
+				c.mu.Lock()
+				c.held = true
+				c.mu.Unlock()
+			}
 		}
 		if err != nil {
 			break
@@ -107,11 +116,12 @@ func (c *capture) read(f *os.File, s *stream) {
 	c.rest(s)
 }
 
-// drain reads what is in the pipe now, without waiting for more.
-func (c *capture) drain(f *os.File, s *stream, buf []byte) {
+// drain reads what is in the pipe now, without waiting for more, and reports
+// whether that is all that will ever come.
+func (c *capture) drain(f *os.File, s *stream, buf []byte) (end bool) {
 	raw, err := f.SyscallConn()
 	if err != nil || f.SetReadDeadline(time.Time{}) != nil {
-		return
+		return false
 	}
 	for total := 0; total < fullPipe; {
 		var n int
@@ -121,11 +131,12 @@ func (c *capture) drain(f *os.File, s *stream, buf []byte) {
 			}
 			return true
 		}) != nil || err != nil || n <= 0 {
-			return
+			return err == nil && n == 0
 		}
 		c.take(s, buf[:n])
 		total += n
 	}
+	return false
 }
 
 // rest keeps what was held back of a stream that ended.

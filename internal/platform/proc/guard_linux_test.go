@@ -550,6 +550,34 @@ func TestStartIsBounded(t *testing.T) {
 	}
 }
 
+// One that stands still hears all the same that it is to end.
+func TestSignalWakes(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "pid")
+	g := start(t, proc.Command{Shell: `trap "exit 7" TERM; echo $$ >"$FILE"; kill -STOP $$; sleep 0.1; exit 8`, Env: append(os.Environ(), "FILE="+file)}, 0)
+	pid := 0
+	for begun := time.Now(); pid == 0 || stateOf(t, pid) != "T"; time.Sleep(time.Millisecond) {
+		if text, err := os.ReadFile(file); err == nil {
+			pid, _ = strconv.Atoi(strings.TrimSpace(string(text))) // once it is whole
+		}
+		soon(t, begun)
+	}
+	g.Signal(syscall.SIGTERM)
+	if r, err := wait(t, g); err != nil || r.Code != 7 {
+		t.Errorf("%+v %v", r, err)
+	}
+}
+
+func stateOf(t *testing.T, pid int) string {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(text), ") ")
+	return after[:1]
+}
+
 // A start that is given up in the instant in which the command begins leaves
 // nothing of it behind.
 func TestStartGivenUp(t *testing.T) {

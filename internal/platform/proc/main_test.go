@@ -233,7 +233,7 @@ func undisturbed(t *testing.T, try func() []string) {
 		}()
 		problems = try()
 		close(stop)
-		if stood = <-most; len(problems) == 0 || stood < 60*time.Millisecond {
+		if stood = <-most; len(problems) == 0 || stood < 20*time.Millisecond {
 			break
 		}
 	}

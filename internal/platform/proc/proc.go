@@ -92,6 +92,11 @@ type Result struct {
 	Output string
 	// Ended is why its process group was ended from here; "" when it was not.
 	Ended Ended
+	// Behind is set when the command's first process ended by itself and left
+	// something behind: a process of its group, which was ended then, or one
+	// outside of it that held the standard output open beyond the grace. Output
+	// then lacks what that would have written. [Run] alone tells it.
+	Behind bool
 	// Took is how long it ran.
 	Took time.Duration
 }

@@ -50,13 +50,16 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	}
 	out.started()
 	why := watch(ctx, c, child, out)
+	// What is about to end has a moment for it.
+	behind := why == "" && !within(lingering, func() bool { return !groupLives(child.pid) })
 	gone := child.end(grace(c))
-	r := Result{Ended: why, Took: time.Since(begun)}
+	r := Result{Ended: why, Took: time.Since(begun), Behind: behind}
 	if terminal != nil {
 		takeForeground(terminal, child.pid)
 	}
 	out.finish(grace(c))
 	r.Output = out.text()
+	r.Behind = r.Behind || why == "" && out.held
 	if child.hasEnded() {
 		settle(&r, child.status)
 	} else {
@@ -64,6 +67,10 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	}
 	return r, verdict(ctx, c, r, out, gone, child.pid)
 }
+
+// lingering is how long a process may outlive the first one of its group without
+// counting as left behind.
+const lingering = 100 * time.Millisecond
 
 // watch waits until the command ended or must end, and says why it must.
 func watch(ctx context.Context, c Command, child *child, out *capture) Ended {

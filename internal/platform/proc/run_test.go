@@ -606,3 +606,32 @@ func TestFiles(t *testing.T) {
 		}
 	}
 }
+
+// Who prints a list must be told when a part of it may be missing.
+func TestBehind(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		reason string
+		shell  string
+		behind bool
+	}{
+		"whole":          {"a pipe ends with its shell", "echo a | cat", false},
+		"waited for":     {"a background process that ended is nothing", "(sleep 0.1; echo a) & wait", false},
+		"background":     {"what it would have printed is lost", "echo a; (sleep 60; echo b) &", true},
+		"outside":        {"it can still print, and nobody listens", "echo a; setsid sleep 3 & sleep 0.1", true},
+		"silent outside": {"a daemon that prints nothing is none of a list's business", "echo a; setsid sleep 3 >/dev/null 2>&1 & sleep 0.1", false},
+		"stderr outside": {"nor is one that only complains", "echo a; setsid sleep 3 >/dev/null & sleep 0.1", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out bytes.Buffer
+			r, err := proc.Run(t.Context(), proc.Command{Shell: tc.shell, Env: os.Environ(), Grace: 300 * time.Millisecond, Stdout: &out, Stderr: &out})
+			if err != nil || r.Code != 0 || r.Behind != tc.behind {
+				t.Errorf("%s: behind %t, want %t: %+v %v", tc.reason, r.Behind, tc.behind, r, err)
+			}
+			if out.String() != "a\n" {
+				t.Errorf("it printed %q", &out)
+			}
+		})
+	}
+}

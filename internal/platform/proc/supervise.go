@@ -233,5 +233,11 @@ func (s *supervisor) hear(r request) {
 		s.end(r.Stop, now)
 	case r.Signal > 0 && groupLives(s.child.pid):
 		signalGroup(s.child.pid, r.Signal)
+		switch r.Signal {
+		case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:
+			// What stands still, such as one that reads from a terminal in whose
+			// background it is, would never hear that it is to end.
+			signalGroup(s.child.pid, syscall.SIGCONT)
+		}
 	}
 }

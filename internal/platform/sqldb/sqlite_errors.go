@@ -42,12 +42,14 @@ func (d *sqliteDB) classify(ctx context.Context, err error) error {
 		return fault.Errorf(fault.Unavailable, "database %s: another program holds it locked: close that one: %w", d.path, err)
 	case sqlite3.SQLITE_FULL:
 		return fault.Errorf(fault.Unavailable, "database %s: the disk is full: make room: %w", d.path, err)
+	case sqlite3.SQLITE_IOERR: // a file that cannot grow is one of many kinds
+		return fault.Errorf(fault.Unavailable, "database %s: it cannot be read or written: make room if the disk is full, and else see the system's log for a failing disk: %w", d.path, err)
 	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN:
 		return fault.Errorf(fault.Unavailable, "database %s: it cannot be opened for writing: check the file, its folder and their owner: %w", d.path, err)
 	case sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISUSE, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE,
 		sqlite3.SQLITE_SCHEMA, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_INTERNAL:
 		return fault.Errorf(fault.Permanent, "database %s: this program and the file do not fit, or the program has a defect: %w", d.path, err)
 	}
-	// I/O errors, no memory, a closed pool.
+	// No memory, a closed pool.
 	return fault.Errorf(fault.Unavailable, "database %s: %w", d.path, err)
 }

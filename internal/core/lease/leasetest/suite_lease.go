@@ -23,6 +23,7 @@ func leaseClauses() []Clause {
 		{"Expiry/ends", "a lease ends at its time by the database's clock, without anybody's doing", expiryEnds},
 		{"Expiry/release", "a release after the end is refused and frees nobody's key", expiryRelease},
 		{"Force/ends", "an admin ends a lease, and only the one that was meant", forceEnds},
+		{"Force/rests", "with a rest nobody gets the key before its holder could stop", forceRests},
 		{"Disable/holder", "a disabled key stays with its holder and is not handed out again", disableHolder},
 		{"Disable/unknown", "what is no key cannot be disabled, enabled or forced", disableUnknown},
 	}
@@ -290,6 +291,26 @@ func forceEnds(r *run) {
 	r.take(ask("p", "three"))
 	r.advance(time.Minute)
 	r.refused(lease.Force{Key: "a", By: "root"}, fault.Conflict, "not_held")
+}
+
+func forceRests(r *run) {
+	p := pool("p")
+	p.Hooks.Reset = true
+	r.publish(p, "a")
+	a := ask("p", "one")
+	a.RunsHooks = true
+	r.take(a)
+	for _, rest := range []time.Duration{-1, lease.MaxCooldown + 1} {
+		r.refused(lease.Force{Key: "a", By: "root", Rest: rest}, fault.Invalid, "")
+	}
+	r.ok(lease.Force{Key: "a", By: "root", Rest: 10 * time.Second})
+	r.state("a", lease.Cooling)
+	a = ask("p", "two")
+	a.RunsHooks = true
+	r.busy(a)
+	r.advance(10 * time.Second)
+	r.state("a", lease.NeedsReset)
+	r.takes(a, "a")
 }
 
 func disableHolder(r *run) {
