@@ -124,7 +124,8 @@ var volatile = []struct {
 	// Which worker of a stage gets which key, and is first, is theirs to find out.
 	{regexp.MustCompile(`\[ui \d qa-win-\d\d\] worker \d`), "[ui N KEY] worker N"},
 	{regexp.MustCompile(`(?m)^\d +qa-win-\d\d`), "N KEY"},
-	{regexp.MustCompile(` +`), " "}, // columns are as wide as what is in them
+	{regexp.MustCompile(`testing on qa-win-\d\d`), "testing on KEY"}, // they go out as the stage gave them back
+	{regexp.MustCompile(` +`), " "},                                  // columns are as wide as what is in them
 	{regexp.MustCompile(`(?m) +$`), ""},
 }
 
@@ -156,7 +157,7 @@ func newShell(t *testing.T) *shell {
 		t.Fatal(err)
 	}
 	s := &shell{t: t, dir: filepath.Join(t.TempDir(), "shop-tests")}
-	s.people = strings.NewReplacer(me.Username+"@"+here, "ann@laptop", "by "+me.Username, "by ann", filepath.Dir(s.dir), "/home/ann")
+	s.people = strings.NewReplacer(me.Username+"@"+here, "ann@laptop", "by "+me.Username, "by ann", "in "+me.Username+"'s name", "in ann's name", filepath.Dir(s.dir), "/home/ann")
 	home := filepath.Join(filepath.Dir(s.dir), "home")
 	bin := filepath.Join(filepath.Dir(s.dir), "bin")
 	for _, d := range []string{s.dir, home, bin} {

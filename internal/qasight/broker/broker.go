@@ -93,11 +93,10 @@ type Keeper interface {
 	// "revision").
 	Publish(ctx context.Context, p pool.Pool, revision *int64) (client.Pool, error)
 	// Disable takes a key out of use, Enable puts it back, and Force ends its
-	// lease, which must have that fence when it is not 0. Force's reason goes to
-	// a team server's audit log and nowhere else; "" for none.
+	// lease. Its reason goes to a team server's audit log and nowhere else.
 	Disable(ctx context.Context, pool, key, reason string) (client.Key, error)
 	Enable(ctx context.Context, pool, key string) (client.Key, error)
-	Force(ctx context.Context, pool, key string, fence int64, reason string) (client.Key, error)
+	Force(ctx context.Context, pool, key string, r client.ForceRequest) (client.Key, error)
 }
 
 // Changer begins a person's changes.
@@ -135,6 +134,12 @@ type View struct {
 	client.PoolStatus
 	// Members are its keys by name.
 	Members []client.Key
+	// Ours is whether the list was published from this project's file, as far as
+	// that can matter: always with a team server, whose list is for all. In a local
+	// database, which several checkouts share, Origin is the file that it was
+	// published from, "" when that is not known.
+	Ours   bool
+	Origin string
 }
 
 // Published is what was published of it.
@@ -161,7 +166,11 @@ func lists(k client.Key, name string) bool {
 }
 
 // Lease is a key that this process holds.
-type Lease struct{ lease *client.Lease }
+type Lease struct {
+	lease *client.Lease
+	// server is as in [Explain].
+	server string
+}
 
 // Info is the lease as the broker described it last.
 func (l *Lease) Info() client.LeaseInfo { return l.lease.Info() }
@@ -184,18 +193,20 @@ func (l *Lease) Left() time.Duration { return l.lease.Left() }
 
 // Renew extends the lease; see client.Lease.Renew.
 func (l *Lease) Renew(ctx context.Context, r client.RenewRequest) error {
-	return faulty(l.lease.Renew(ctx, r))
+	return Explain(l.server, l.lease.Renew(ctx, r))
 }
 
 // Release gives the key back; see client.Lease.Release.
 func (l *Lease) Release(ctx context.Context, r client.ReleaseRequest) (client.Released, error) {
 	done, err := l.lease.Release(ctx, r)
-	return done, faulty(err)
+	return done, Explain(l.server, err)
 }
 
 // KeepAlive renews the lease until ctx ends or it was released; see
 // client.Lease.KeepAlive.
-func (l *Lease) KeepAlive(ctx context.Context) error { return faulty(l.lease.KeepAlive(ctx)) }
+func (l *Lease) KeepAlive(ctx context.Context) error {
+	return Explain(l.server, l.lease.KeepAlive(ctx))
+}
 
 // String is the public id.
 func (l *Lease) String() string { return l.lease.ID() }
@@ -203,6 +214,7 @@ func (l *Lease) String() string { return l.lease.ID() }
 // Change is a person's change that was begun here.
 type Change struct {
 	client *client.Client
+	server string
 	pool   string
 	id     string
 	ttl    int64
@@ -212,10 +224,10 @@ type Change struct {
 // "change") says that it runs no more: somebody else may change the pool.
 func (c *Change) Renew(ctx context.Context) error {
 	_, err := c.client.RenewChange(ctx, c.pool, c.id, client.ChangeRenewal{TTL: c.ttl})
-	return faulty(err)
+	return Explain(c.server, err)
 }
 
 // End ends the change; again is harmless. Bars of actions without an end stay.
 func (c *Change) End(ctx context.Context) error {
-	return faulty(c.client.EndChange(ctx, c.pool, c.id))
+	return Explain(c.server, c.client.EndChange(ctx, c.pool, c.id))
 }

@@ -2,7 +2,6 @@ package broker
 
 import (
 	"context"
-	"errors"
 	"math"
 
 	"fleetdesk/client"
@@ -17,17 +16,12 @@ type desk struct {
 	place  Place
 	// follow has Prepare publish what differs.
 	follow bool
-	close  func() error
+	// origins is nil where lists are not told apart by the file that they are from.
+	origins *origins
+	close   func() error
 }
 
-// faulty gives a client's error the class and code that the rules gave it.
-func faulty(err error) error {
-	e, ok := errors.AsType[*client.Error](err)
-	if !ok {
-		return err
-	}
-	return fault.WithCode(fault.Wrap(fault.Class(e.Class), err), e.Code)
-}
+func (d *desk) faulty(err error) error { return Explain(d.place.Server, err) }
 
 func (d *desk) Place() Place { return d.place }
 
@@ -40,7 +34,7 @@ const prepareTries = 5
 func (d *desk) Prepare(ctx context.Context, p pool.Pool) error {
 	for try := 1; ; try++ {
 		v, err := d.Pool(ctx, p.Name)
-		missing := fault.Of(err) == fault.NotFound
+		missing := fault.Of(err) == fault.NotFound && fault.CodeOf(err) == "pool"
 		switch {
 		case missing && !d.follow:
 			return fault.WithCode(fault.Errorf(fault.NotFound,
@@ -82,22 +76,22 @@ func runnable(file, published pool.Pool) error {
 func (d *desk) Take(ctx context.Context, name string, o client.TakeOptions) (*Lease, error) {
 	l, err := d.client.Take(ctx, name, o)
 	if err != nil {
-		return nil, faulty(err)
+		return nil, d.faulty(err)
 	}
-	return &Lease{l}, nil
+	return &Lease{l, d.place.Server}, nil
 }
 
 func (d *desk) Resume(ctx context.Context, id string, secret client.Secret) (*Lease, error) {
 	l, err := d.client.Resume(ctx, id, secret)
 	if err != nil {
-		return nil, faulty(err)
+		return nil, d.faulty(err)
 	}
-	return &Lease{l}, nil
+	return &Lease{l, d.place.Server}, nil
 }
 
 func (d *desk) Lease(ctx context.Context, id string) (client.LeaseInfo, error) {
 	info, err := d.client.LeaseInfo(ctx, id)
-	return info, faulty(err)
+	return info, d.faulty(err)
 }
 
 // pageSize is how much is asked for at once.
@@ -108,13 +102,14 @@ func (d *desk) Pool(ctx context.Context, name string) (View, error) {
 	for cursor := ""; ; {
 		page, err := d.client.Pool(ctx, name, client.Page{Limit: pageSize, Cursor: cursor})
 		if err != nil {
-			return View{}, faulty(err)
+			return View{}, d.faulty(err)
 		}
 		if cursor == "" {
 			v.PoolStatus = page.PoolStatus
 		}
 		v.Members = append(v.Members, page.Items...)
 		if cursor = page.Next; cursor == "" {
+			v.Ours, v.Origin = d.origins.of(name, v.Revision)
 			return v, nil
 		}
 	}
@@ -124,7 +119,7 @@ func (d *desk) Pools(ctx context.Context) ([]client.PoolStatus, error) {
 	var all []client.PoolStatus
 	for p, err := range d.client.AllPools(ctx) {
 		if err != nil {
-			return nil, faulty(err)
+			return nil, d.faulty(err)
 		}
 		all = append(all, p)
 	}
@@ -135,7 +130,7 @@ func (d *desk) Waiters(ctx context.Context, name string) ([]client.Waiter, error
 	var all []client.Waiter
 	for w, err := range d.client.AllWaiters(ctx, name) {
 		if err != nil {
-			return nil, faulty(err)
+			return nil, d.faulty(err)
 		}
 		all = append(all, w)
 	}
@@ -146,30 +141,33 @@ func (d *desk) Publish(ctx context.Context, p pool.Pool, revision *int64) (clien
 	r := p.Request()
 	r.IfRevision = revision
 	done, err := d.client.Publish(ctx, p.Name, r)
-	return done, faulty(err)
+	if err == nil {
+		d.origins.note(p.Name, done.Revision)
+	}
+	return done, d.faulty(err)
 }
 
 func (d *desk) Disable(ctx context.Context, name, key, reason string) (client.Key, error) {
 	k, err := d.client.Disable(ctx, name, key, client.DisableRequest{Reason: reason})
-	return k, faulty(err)
+	return k, d.faulty(err)
 }
 
 func (d *desk) Enable(ctx context.Context, name, key string) (client.Key, error) {
 	k, err := d.client.Enable(ctx, name, key)
-	return k, faulty(err)
+	return k, d.faulty(err)
 }
 
-func (d *desk) Force(ctx context.Context, name, key string, fence int64, reason string) (client.Key, error) {
-	k, err := d.client.ForceRelease(ctx, name, key, client.ForceRequest{Fence: fence, Reason: reason})
-	return k, faulty(err)
+func (d *desk) Force(ctx context.Context, name, key string, r client.ForceRequest) (client.Key, error) {
+	k, err := d.client.ForceRelease(ctx, name, key, r)
+	return k, d.faulty(err)
 }
 
 func (d *desk) Begin(ctx context.Context, name string, r client.ChangeRequest) (*Change, error) {
 	ch, err := d.client.BeginChange(ctx, name, r)
 	if err != nil {
-		return nil, faulty(err)
+		return nil, d.faulty(err)
 	}
-	return &Change{d.client, name, ch.ID, r.TTL}, nil
+	return &Change{d.client, d.place.Server, name, ch.ID, r.TTL}, nil
 }
 
 func (d *desk) Append(ctx context.Context, e action.Entry) (action.Entry, error) {
@@ -181,7 +179,7 @@ func (d *desk) Append(ctx context.Context, e action.Entry) (action.Entry, error)
 		User: e.User, Host: e.Host, Command: e.Command, OK: e.OK, Detail: e.Detail,
 	})
 	if err != nil {
-		return action.Entry{}, faulty(err)
+		return action.Entry{}, d.faulty(err)
 	}
 	return entry(kept), nil
 }
@@ -211,7 +209,7 @@ func (d *desk) actions(ctx context.Context, q client.ActionQuery, limit int) ([]
 		q.Limit = min(limit-len(all), maxActions)
 		page, err := d.client.Actions(ctx, q)
 		if err != nil {
-			return nil, faulty(err)
+			return nil, d.faulty(err)
 		}
 		for _, e := range page.Items {
 			all = append(all, entry(e))

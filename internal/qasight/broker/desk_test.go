@@ -145,7 +145,7 @@ func (d *brokerDesk) Enable(ctx context.Context, name, key string) error {
 }
 
 func (d *brokerDesk) Force(ctx context.Context, name, key string) error {
-	_, err := d.b.Force(ctx, name, key, 0, "")
+	_, err := d.b.Force(ctx, name, key, client.ForceRequest{})
 	return err
 }
 

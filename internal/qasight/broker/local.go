@@ -26,8 +26,18 @@ type Local struct {
 	Path string
 	// Account is whose takes and changes are made: the person at this machine.
 	Account string
+	// File is the project's file, an absolute path: see [View.Ours]. "" when that
+	// does not matter.
+	File string
 	// Log hears what goes wrong inside; required.
 	Log *slog.Logger
+}
+
+func (o Local) origins() *origins {
+	if o.File == "" {
+		return nil
+	}
+	return &origins{filepath.Join(filepath.Dir(o.Path), "published"), o.File}
 }
 
 // OpenLocal opens the local lease database. What it runs ends with Close. Errors:
@@ -44,6 +54,7 @@ func OpenLocal(ctx context.Context, o Local) (Broker, error) {
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
+	d.origins = o.origins()
 	stop := d.close
 	d.close = sync.OnceValue(func() error { return errors.Join(stop(), db.Close()) })
 	return d, nil
@@ -68,6 +79,7 @@ func LookLocal(ctx context.Context, o Local) (Looker, error) {
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
+	d.origins = o.origins()
 	d.close = sync.OnceValue(db.Close)
 	return d, nil
 }

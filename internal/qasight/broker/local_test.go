@@ -318,11 +318,11 @@ func TestLocalIsSilent(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, disabled := b.Disable(ctx, "win", "a", "x")
-	_, forced := b.Force(ctx, "win", l.Key(), 0, "it hangs")
+	_, forced := b.Force(ctx, "win", l.Key(), client.ForceRequest{Reason: "it hangs"})
 	if disabled != nil || forced != nil {
 		t.Fatal(disabled, forced)
 	}
-	if _, err := b.Force(ctx, "win", "b", 0, ""); err == nil {
+	if _, err := b.Force(ctx, "win", "b", client.ForceRequest{}); err == nil {
 		t.Error("nobody holds it")
 	}
 	if text.Len() > 0 {

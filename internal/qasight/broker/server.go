@@ -17,7 +17,7 @@ type Server struct {
 }
 
 // timeout bounds one request, besides its wait for a key.
-const timeout = 30 * time.Second
+const timeout = 15 * time.Second
 
 // OpenServer returns a broker over a team server; it sends nothing yet. Errors:
 // Invalid for a bad URL or token.
@@ -30,7 +30,7 @@ func OpenServer(s Server) (Broker, error) {
 	}
 	c, err := client.New(client.Options{BaseURL: s.URL, Token: s.Token, HTTPClient: &http.Client{Transport: t, Timeout: timeout}})
 	if err != nil {
-		return nil, faulty(err)
+		return nil, Explain(s.URL, err)
 	}
 	return &desk{client: c, place: Place{Server: s.URL}, close: done}, nil
 }

@@ -59,7 +59,7 @@ func everyCall() map[string]func(context.Context, broker.Broker) error {
 		},
 		"Enable": func(ctx context.Context, b broker.Broker) error { _, err := b.Enable(ctx, "win", "a"); return err },
 		"Force": func(ctx context.Context, b broker.Broker) error {
-			_, err := b.Force(ctx, "win", "a", 0, "")
+			_, err := b.Force(ctx, "win", "a", client.ForceRequest{})
 			return err
 		},
 		"Begin": func(ctx context.Context, b broker.Broker) error {
@@ -111,7 +111,7 @@ func TestClassesAndCodes(t *testing.T) {
 			b := serverOver(t, refuses(string(class.Class), code))
 			for method, call := range everyCall() {
 				err := call(t.Context(), b)
-				if method == "Prepare" && class.Class == fault.NotFound {
+				if method == "Prepare" && class.Class == fault.NotFound && code == "pool" {
 					code := fault.CodeOf(err)
 					if fault.Of(err) != fault.NotFound || code != "pool" {
 						t.Errorf("Prepare of an unknown pool: %v", err)

@@ -51,7 +51,7 @@ func TestOnTheWire(t *testing.T) {
 	must(err)
 	_, err = b.Enable(ctx, "win", "win-02")
 	must(err)
-	if _, err = b.Force(ctx, "win", "win-02", 0, "its job hangs"); err == nil {
+	if _, err = b.Force(ctx, "win", "win-02", client.ForceRequest{Reason: "its job hangs"}); err == nil {
 		t.Error("nobody held it")
 	}
 	ch, err := b.Begin(ctx, "win", client.ChangeRequest{Verb: "remove", Keys: []string{"win-02"}, Holder: "ann@desk-3", TTL: 60})

@@ -4,7 +4,9 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -40,14 +42,35 @@ func Main(ctx context.Context, p Program) int {
 	r.watch(root)
 	root.SetArgs(p.Args)
 	err := r.class(root.ExecuteContext(ctx))
-	if closed(err, p.Streams.Out) {
-		// As with any program that prints to a pipe which nobody reads to the end.
-		return command.Interrupted{Signal: syscall.SIGPIPE}.ExitCode()
+	if lost := f.Unwritten(); lost != nil && (err == nil || errors.Is(err, lost) || command.Silent(err)) {
+		return unwritten(f, err, lost)
 	}
 	if err != nil && !command.Silent(err) {
 		f.Sayf("qasight: %s", strings.TrimSpace(err.Error()))
 	}
 	return command.ExitCode(err)
+}
+
+// unwritten ends a command that ended with err, and whose answer could not be
+// written.
+func unwritten(f *command.Factory, err, lost error) int {
+	code := command.ExitLook
+	if command.Silent(err) { // it is told how it went, if not what
+		code = command.ExitCode(err)
+	}
+	if errors.Is(lost, syscall.EPIPE) {
+		// As with any program that prints to a pipe which nobody reads to the end.
+		return command.Interrupted{Signal: syscall.SIGPIPE}.ExitCode()
+	}
+	said := lost
+	if file, ok := errors.AsType[*fs.PathError](lost); ok {
+		said = file.Err // the name is always that of standard output
+	}
+	if err != nil && !command.Silent(err) && err.Error() != lost.Error() {
+		said = err // it tells more, such as what was taken back
+	}
+	f.Sayf("qasight: the answer could not be written: %s", said)
+	return code
 }
 
 func newRoot(f *command.Factory) *cobra.Command {
@@ -62,8 +85,9 @@ It never creates or deletes a machine on its own: only a person who types
 and each is logged before it runs.
 
 ` + command.ExitHelp() + `
-exec and stage run otherwise pass on their command's own exit code. A signal that ends
-a command gives 128 and its number.`,
+The code is 1 also when the answer cannot be written. exec and stage run otherwise
+pass on their command's own exit code. A signal that ends a command gives 128 and its
+number.`,
 		Example: `  qasight init
   qasight exec win-vms -- npx playwright test
   qasight pool status`,
@@ -72,14 +96,14 @@ a command gives 128 and its number.`,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SetIn(f.Streams.In)
-	root.SetOut(f.Streams.Out)
+	root.SetOut(f.Out())
 	root.SetErr(f.Streams.Err)
 	root.SetFlagErrorFunc(badFlag)
 	flags := root.PersistentFlags()
 	flags.StringVarP(&f.File, "file", "f", "", "the project's file; default: qasight.yaml here or in a folder above")
 	flags.BoolVar(&f.JSON, "json", false, "print JSON")
 	flags.BoolVar(&f.Verbose, "verbose", false, "log more to standard error")
-	root.SetHelpCommand(newHelp())
+	root.SetHelpCommand(newHelp(f))
 	root.AddCommand(slices.Concat(
 		filecmd.New(f), leasecmd.New(f), stagecmd.New(f), poolcmd.New(f), servecmd.New(f),
 		[]*cobra.Command{newSupervise(f), newVersion(f)},
@@ -87,7 +111,7 @@ a command gives 128 and its number.`,
 	// Both are made on the first run anyway; here they are seen like all others.
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
-	complete(root)
+	complete(f, root)
 	group(root)
 	return root
 }
@@ -110,6 +134,11 @@ func newVersion(f *command.Factory) *cobra.Command {
 		Use: "version", Short: "Print the version", Example: "  qasight version",
 		Args: command.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
+			if f.JSON {
+				return f.PrintJSON(struct {
+					Version string `json:"version"`
+				}{obs.Version().String()})
+			}
 			_, err := fmt.Fprintln(f.Out(), "qasight "+obs.Version().String())
 			return err
 		},

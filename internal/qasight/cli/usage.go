@@ -2,11 +2,10 @@ package cli
 
 import (
 	"errors"
-	"io/fs"
-	"os"
+	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -40,7 +39,7 @@ func group(root *cobra.Command) {
 
 // complete has cobra's command of completion refuse what it does not know, as all
 // commands do.
-func complete(root *cobra.Command) {
+func complete(f *command.Factory, root *cobra.Command) {
 	for _, c := range root.Commands() {
 		if c.Name() != "completion" {
 			continue
@@ -49,6 +48,18 @@ func complete(root *cobra.Command) {
 		c.Example = "  source <(qasight completion bash)\n  qasight completion zsh > \"${fpath[1]}/_qasight\""
 		c.Args = command.NoArgs
 		c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+		each(c, func(c *cobra.Command) { withoutJSON(f, c) })
+	}
+}
+
+// withoutJSON has a command refuse --json, since what it prints is text.
+func withoutJSON(f *command.Factory, c *cobra.Command) {
+	do := c.RunE
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if f.JSON {
+			return fault.Errorf(fault.Invalid, "`%s` prints text, so --json means nothing to it: leave it out", c.CommandPath())
+		}
+		return do(c, args)
 	}
 }
 
@@ -86,12 +97,6 @@ func (r *run) class(err error) error {
 	return fault.Wrap(fault.Invalid, err)
 }
 
-// closed tells whether err is that nobody reads what is printed any more.
-func closed(err error, out *os.File) bool {
-	e, ok := errors.AsType[*fs.PathError](err)
-	return ok && e.Path == out.Name() && errors.Is(e.Err, syscall.EPIPE)
-}
-
 // badFlag is an error in a command's flags, with the flag that was meant perhaps.
 func badFlag(c *cobra.Command, err error) error {
 	// So has the error of a flag without its value: then the name is that of a flag.
@@ -107,7 +112,52 @@ func badFlag(c *cobra.Command, err error) error {
 			hint = ": did you mean --" + meant + "?"
 		}
 	}
+	if text := badValue(c, err); text != "" {
+		return fault.Errorf(fault.Invalid, "%s (see `%s --help`)", text, c.CommandPath())
+	}
 	return fault.Errorf(fault.Invalid, "%w%s (see `%s --help`)", err, hint, c.CommandPath())
+}
+
+var (
+	// valued is how the flag of a bad value is named: "-f, --file" or "--wait".
+	valued = regexp.MustCompile(`for "(?:-., )?--([a-z0-9-]+)" flag`)
+	number = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?$`)
+	inDays = regexp.MustCompile(`^([0-9]{1,3})d$`)
+)
+
+// badValue says what is wrong with the value of a flag; "" when err is of another
+// kind.
+func badValue(c *cobra.Command, err error) string {
+	bad, ok := errors.AsType[interface {
+		error
+		GetValue() string
+	}](err)
+	if !ok {
+		return ""
+	}
+	m := valued.FindStringSubmatch(err.Error())
+	if m == nil || c.Flag(m[1]) == nil {
+		return ""
+	}
+	name, value := "--"+m[1], command.Plain(bad.GetValue())
+	switch c.Flag(m[1]).Value.Type() {
+	case "duration":
+		if number.MatchString(value) {
+			return fmt.Sprintf("%s: %s of what? write %ss or %sm", name, value, value, value)
+		}
+		if d := inDays.FindStringSubmatch(value); d != nil {
+			n, _ := strconv.Atoi(d[1])
+			return fmt.Sprintf("%s: there is no unit for days: write %dh", name, 24*n)
+		}
+		return fmt.Sprintf("%s: %q is no time: write one such as 90s, 30m or 1h30m", name, value)
+	case "int", "int64":
+		return fmt.Sprintf("%s: %q: want a whole number", name, value)
+	case "float64":
+		return fmt.Sprintf("%s: %q: want a number", name, value)
+	case "bool":
+		return fmt.Sprintf("%s: %q: want true or false, or nothing", name, value)
+	}
+	return ""
 }
 
 var flagName = regexp.MustCompile(`(?m)^ {2,6}(?:-[a-zA-Z], )?--([a-z0-9-]+)`)
@@ -159,8 +209,8 @@ func distance(a, b string) int {
 }
 
 // newHelp is cobra's own, which would answer 0 to a command that does not exist.
-func newHelp() *cobra.Command {
-	return &cobra.Command{
+func newHelp(f *command.Factory) *cobra.Command {
+	c := &cobra.Command{
 		Use: "help [COMMAND]", Short: "Show what a command does",
 		Example: `  qasight help
   qasight help pool add`,
@@ -187,4 +237,6 @@ func newHelp() *cobra.Command {
 			return about.Help()
 		},
 	}
+	withoutJSON(f, c)
+	return c
 }

@@ -26,7 +26,7 @@ func parse(t *testing.T, text string) *config.File {
 
 func TestParseReadsEveryField(t *testing.T) {
 	want := &config.File{
-		Path: "qasight.yaml", Dir: "/srv/shop", Project: "shop-tests", Server: "https://qasight.example:8443/desk",
+		Path: "qasight.yaml", Dir: "/srv/shop", Project: "shop-tests", Server: "https://qasight.example:8443",
 		Pools: []config.Pool{
 			{
 				Pool: pool.Pool{

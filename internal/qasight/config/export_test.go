@@ -67,7 +67,7 @@ func schemaOfField(f field) map[string]any {
 	case prefix:
 		out = nameOf(maxPrefix)
 	case address:
-		out["type"], out["pattern"] = "string", `^[hH][tT][tT][pP][sS]?://[^/?#@\s]+(/[^?#\s]*)?$`
+		out["type"], out["pattern"] = "string", `^[hH][tT][tT][pP][sS]?://[^/?#@\s]+/?$`
 	case command:
 		out["type"], out["pattern"], out["maxLength"] = "string", `\S`, maxCommand
 	case duration:

@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -23,7 +24,7 @@ func Load(path string) (*File, error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fault.WithCode(fault.Errorf(fault.Invalid, "there is no file %s: qasight init writes one to begin with", path), "no_config")
+		return nil, fault.WithCode(fault.Errorf(fault.Invalid, "there is no file %s: `qasight init` writes one to begin with", path), "no_config")
 	case err != nil:
 		return nil, unreadable(path, err)
 	case info.IsDir():
@@ -76,10 +77,19 @@ func Find(dir string) (string, error) {
 		above := filepath.Dir(at)
 		if above == at || otherSystem(at, above) {
 			return "", fault.WithCode(fault.Errorf(fault.Invalid,
-				"there is no %s in %s or a folder above it: qasight init writes one to begin with", FileName, start), "no_config")
+				"there is no %s in %s or a folder above it: %s", FileName, start, instead(start)), "no_config")
 		}
 		at = above
 	}
+}
+
+// instead says what to do where no file was found.
+func instead(dir string) string {
+	const other = "qasight.yml"
+	if _, err := os.Stat(filepath.Join(dir, other)); err == nil {
+		return fmt.Sprintf("there is a %s: name it %s, or give it with --file", other, FileName)
+	}
+	return "`qasight init` writes one to begin with"
 }
 
 // Parse is Load of a text that was read from name, whose folder is dir.
@@ -93,7 +103,7 @@ func Parse(name, dir string, text []byte) (*File, error) {
 	if root == nil {
 		return nil, p.err()
 	}
-	v := reader{p}.section(format(), "the file", position(root), root)
+	v := reader{p}.section(format(), "the file", position(root), root, "")
 	f := build(v, p)
 	if err := p.err(); err != nil {
 		return nil, err

@@ -53,8 +53,8 @@ func TestLoadSaysWhyAFileCannotBeRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, tc := range map[string]struct{ reason, path, code, want string }{
-		"missing":   {"a newcomer has none", at("none.yaml"), "no_config", "there is no file " + at("none.yaml") + ": qasight init writes one to begin with"},
-		"dangling":  {"nor is there one behind the link", at("dangling.yaml"), "no_config", "there is no file " + at("dangling.yaml") + ": qasight init writes one to begin with"},
+		"missing":   {"a newcomer has none", at("none.yaml"), "no_config", "there is no file " + at("none.yaml") + ": `qasight init` writes one to begin with"},
+		"dangling":  {"nor is there one behind the link", at("dangling.yaml"), "no_config", "there is no file " + at("dangling.yaml") + ": `qasight init` writes one to begin with"},
 		"folder":    {"a likely mistake", dir, "config", dir + " is a folder: name the file in it"},
 		"device":    {"reading it might never end", at("device.yaml"), "config", at("device.yaml") + " is no regular file (Dc---------): commands run in its folder, so it must have one"},
 		"in a file": {"a file has no folder in it", at("wrong.yaml/qasight.yaml"), "config", at("wrong.yaml/qasight.yaml") + " cannot be read: look at its permissions and at those of its folder: not a directory"},
@@ -170,10 +170,25 @@ func TestFindSaysThatThereIsNone(t *testing.T) {
 	// The root of a file system has no such file on any machine that runs tests.
 	for _, dir := range []string{"/", "/proc/self"} {
 		_, err := config.Find(dir)
-		want := "there is no qasight.yaml in " + dir + " or a folder above it: qasight init writes one to begin with"
+		want := "there is no qasight.yaml in " + dir + " or a folder above it: `qasight init` writes one to begin with"
 		if err == nil || err.Error() != want || fault.Of(err) != fault.Invalid || fault.CodeOf(err) != "no_config" {
 			t.Errorf("got %v (%s), want %s", err, fault.CodeOf(err), want)
 		}
+	}
+}
+
+// Many programs take both names, and this one takes one.
+func TestFindSeesTheOtherName(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "qasight.yml"), least)
+	_, err := config.Find(dir)
+	const want = ": there is a qasight.yml: name it qasight.yaml, or give it with --file"
+	if err == nil || !strings.HasSuffix(err.Error(), want) || fault.CodeOf(err) != "no_config" {
+		t.Errorf("got %v, want …%s", err, want)
+	}
+	write(t, filepath.Join(dir, config.FileName), least)
+	if _, err := config.Find(dir); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -43,13 +43,14 @@ type entry struct {
 // reader turns YAML into values by the table of fields.
 type reader struct{ problems *problems }
 
-// section reads a mapping; where names it in errors ("pool \"db\""), and at is
-// where a field that is missing is missing.
-func (r reader) section(s *section, where string, at Position, n ast.Node) values {
+// section reads a mapping; where names it in errors ("pool \"db\""), at is where a
+// field that is missing is missing, and aside ends what is said of one that is no
+// such mapping at all.
+func (r reader) section(s *section, where string, at Position, n ast.Node, aside string) values {
 	out := values{given: map[string]Position{}, good: map[string]value{}}
 	pairs, ok := mapping(n)
 	if !ok {
-		r.problems.add(position(n), "%s is a mapping with fields such as %s, not %s", where, s.fields[0].name, describe(n))
+		r.problems.add(position(n), "%s is a mapping with fields such as %s, not %s%s", where, s.fields[0].name, describe(n), aside)
 		return out
 	}
 	for _, kv := range pairs {
@@ -70,7 +71,7 @@ func (r reader) section(s *section, where string, at Position, n ast.Node) value
 	}
 	for _, f := range s.fields {
 		if _, there := out.given[f.name]; f.required && !there {
-			r.problems.add(at, "%s has no %s: %s", where, f.name, missing(f))
+			r.problems.add(at, "%s has no %s: %s%s", where, f.name, missing(f), aside)
 		}
 		if _, there := out.given[f.name]; f.preset != "" && !there {
 			out.good[f.name] = preset(f)
@@ -131,7 +132,7 @@ func (r reader) value(f field, where string, key Position, n ast.Node) (value, b
 	}
 	switch f.kind {
 	case single:
-		return value{single: r.section(f.section, "the "+f.name+" of "+where, key, n)}, true
+		return value{single: r.section(f.section, "the "+f.name+" of "+where, key, n, "")}, true
 	case many:
 		return r.many(f, n)
 	case names, verbs:
@@ -161,7 +162,7 @@ func (r reader) value(f field, where string, key Position, n ast.Node) (value, b
 	case address:
 		wrong = addressFault(s.text)
 	case command:
-		wrong = commandFault(s.text, n)
+		wrong = commandFault(f, s.text, n)
 	case duration:
 		v.duration, wrong = durationOf(f, s.text)
 	case count:
@@ -220,13 +221,16 @@ func (r reader) many(f field, n ast.Node) (value, bool) {
 			continue
 		}
 		seen[key.text] = key.at
-		where := one + " " + quoted(key.text)
+		where, aside := one+" "+quoted(key.text), ""
+		if _, field := f.section.field(key.text); field {
+			aside = fmt.Sprintf(": is it indented as the %s's fields?", one)
+		}
 		if _, null := kv.Value.(*ast.NullNode); null {
-			r.problems.add(key.at, "%s is empty: give it the field %s", where, f.section.fields[0].name)
+			r.problems.add(key.at, "%s is empty: give it the field %s%s", where, f.section.fields[0].name, aside)
 			out.many = append(out.many, entry{key, values{}})
 			continue
 		}
-		out.many = append(out.many, entry{key, r.section(f.section, where, key.at, kv.Value)})
+		out.many = append(out.many, entry{key, r.section(f.section, where, key.at, kv.Value, aside)})
 	}
 	if int64(len(pairs)) < f.low {
 		r.problems.add(out.at, "%s is empty: there must be one at least", f.name)

@@ -11,7 +11,7 @@ type goodSample struct{ reason, text string }
 
 // whole has every field.
 const whole = `project: shop-tests
-server: https://qasight.example:8443/desk
+server: https://qasight.example:8443
 pools:
   win-vms:
     items: [qa-win-01, qa-win-02]
@@ -113,17 +113,17 @@ func bad() map[string]badSample {
 
 	return map[string]badSample{
 		// The file.
-		"empty":            {"nothing is in it", "", "1:1: the file is empty: qasight init writes one to begin with", false},
-		"comments only":    {"nothing is in it", "# a\n\n# b\n", "1:1: the file is empty: qasight init writes one to begin with", false},
-		"null":             {"nothing is in it", "---\n~\n", "1:1: the file is empty: qasight init writes one to begin with", false},
+		"empty":            {"nothing is in it", "", "1:1: the file is empty: `qasight init` writes one to begin with", false},
+		"comments only":    {"nothing is in it", "# a\n\n# b\n", "1:1: the file is empty: `qasight init` writes one to begin with", false},
+		"null":             {"nothing is in it", "---\n~\n", "1:1: the file is empty: `qasight init` writes one to begin with", false},
 		"too big":          {"no such file is that long", least + strings.Repeat("#", config.MaxSize), "1:1: the file has more than 4194304 bytes: split the project", false},
 		"not UTF-8":        {"another encoding would make other names", "project: shop\npools: {\xe9: {}}\n", "2:9: byte 0xe9 is not UTF-8: save the file as UTF-8", false},
 		"UTF-16":           {"so do some editors save", "\xff\xfep\x00", "1:1: byte 0xff is not UTF-8: save the file as UTF-8", false},
 		"NUL":              {"it ends a text for half of all programs", "project: é\x00\n", "1:11: there is a control character (U+0000): delete it", false},
 		"escape":           {"a terminal would obey it", "project: shop\n# \x1b[2J\n", "2:3: there is a control character (U+001B): delete it", false},
 		"carriage return":  {"a line break to some, not to others", "project: shop\rpools: {}\n", "1:14: there is a control character (U+000D): delete it", false},
-		"list":             {"fields have names", "- a\n- b\n", "1:1: the file is a mapping with fields such as project and pools, not a list: qasight init shows one", true},
-		"text":             {"fields have names", "\n  hello\n", "2:3: the file is a mapping with fields such as project and pools, not a text: qasight init shows one", true},
+		"list":             {"fields have names", "- a\n- b\n", "1:1: the file is a mapping with fields such as project and pools, not a list: `qasight init` shows one", true},
+		"text":             {"fields have names", "\n  hello\n", "2:3: the file is a mapping with fields such as project and pools, not a text: `qasight init` shows one", true},
 		"two documents":    {"the second would be ignored in silence", least + "---\nproject: b\n", "3:1: a second YAML document begins: keep everything in one", false},
 		"two after an end": {"the same with an end mark", least + "...\n---\nx: y\n", "4:1: a second YAML document begins: keep everything in one", false},
 		"directive":        {"there is no need", "%YAML 1.1\n---\n" + least, "1:1: directives (%) are not possible here: delete the line", false},
@@ -190,6 +190,10 @@ func bad() map[string]badSample {
 		"stage twice":             {"one of the two would win by chance", least + "stages:\n  s: {command: x, pool: a}\n  s: {command: x, pool: a}\n", `5:3: stage "s" is there twice: it is at 4:3 already: give one of them another name`, false},
 		"pool of nothing":         {"it has no items", "project: p\npools:\n  a:\n", `3:3: pool "a" is empty: give it the field items`, true},
 		"pool as list":            {"a likely mistake", "project: p\npools:\n  a: [x, y]\n", `3:6: pool "a" is a mapping with fields such as items, not a list`, true},
+		"field as pool":           {"it belongs to the pool above", "project: p\npools:\n  a:\n    items: []\n  lease_ttl: 30m\n", `5:14: pool "lease_ttl" is a mapping with fields such as items, not a text: is it indented as the pool's fields?`, true},
+		"empty field as pool":     {"it belongs to the pool above", "project: p\npools:\n  a:\n    items: []\n  cooldown:\n", `5:3: pool "cooldown" is empty: give it the field items: is it indented as the pool's fields?`, true},
+		"provider as pool":        {"it belongs to the pool above", "project: p\npools:\n  a: {items: []}\n  provider: {}\n", `4:3: pool "provider" has no items: add "items:" with a list of keys; [] is an empty one: is it indented as the pool's fields?`, true},
+		"field as stage":          {"it belongs to the stage above", least + "stages:\n  s: {command: x, pool: a}\n  workers: 2\n", `5:12: stage "workers" is a mapping with fields such as command, not a number: is it indented as the stage's fields?`, true},
 		"pool without name":       {"YAML takes this for nothing", "project: p\npools: {~: {items: []}}\n", `2:9: a pool has no name: give it one, or quote "~" if that is its name`, false},
 		"bad pool name":           {"it stands in paths and commands", "project: p\npools: {a/b: {items: []}}\n", `2:9: name of a pool: "a/b" has the character '/'` + chars, true},
 		"bad stage name":          {"the same", least + "stages: {a b: {command: x, pool: a}}\n", `3:10: name of a stage: "a b" has the character ' '` + chars, true},
@@ -270,8 +274,10 @@ func bad() map[string]badSample {
 		"other scheme":        {"nobody speaks it", top("server: ftp://desk.example"), "1:9: server: the URL must begin with https:// (or http:// on this machine): write it as https://HOST:PORT", true},
 		"no host":             {"nobody is there", top("server: https:///x"), "1:9: server: the URL has no host: write it as https://HOST:PORT", true},
 		"user":                {"a password in a file for all", top("server: https://ann:secret@desk.example"), "1:9: server: the URL holds a user: leave it out; the token says who you are", true},
-		"query":               {"it would be lost", top("server: https://desk.example/?a=b"), "1:9: server: the URL holds a query or fragment: leave out what follows the path", true},
-		"fragment":            {"it would be lost", top("server: https://desk.example/#a"), "1:9: server: the URL holds a query or fragment: leave out what follows the path", true},
+		"query":               {"it would be lost", top("server: https://desk.example/?a=b"), "1:9: server: the URL holds a query or fragment: write it as https://HOST:PORT", true},
+		"fragment":            {"it would be lost", top("server: https://desk.example/#a"), "1:9: server: the URL holds a query or fragment: write it as https://HOST:PORT", true},
+		"path":                {"nobody listens below one", top("server: https://desk.example/qa"), "1:9: server: the URL has a path: write it as https://HOST:PORT", true},
+		"two slashes":         {"that is a path too", top("server: https://desk.example//"), "1:9: server: the URL has a path: write it as https://HOST:PORT", true},
 		"bad port":            {"no such port", top("server: https://desk.example:99999"), `1:9: server: "99999" is no port: use 1 to 65535`, false},
 		"empty port":          {"forgotten", top("server: 'https://desk.example:'"), `1:9: server: "" is no port: use 1 to 65535`, false},
 		"secret in a bad URL": {"the error must not tell it", top(`server: "https://ann:secret@desk example"`), "1:9: server: this is no URL: write it as https://HOST:PORT", true},
@@ -298,6 +304,8 @@ func bad() map[string]badSample {
 		"stage of nothing":  {"it has no command", least + "stages:\n  s:\n", `4:3: stage "s" is empty: give it the field command`, true},
 		"stage, no pool":    {"workers need keys", least + "stages: {s: {command: x}}\n", `3:10: stage "s" has no pool: add "pool:" with a name`, true},
 		"stage, no command": {"workers need work", least + "stages: {s: {pool: a}}\n", `3:10: stage "s" has no command: add "command:" with the command to run`, true},
+		"empty stage":       {"it cannot be left out", least + "stages: {s: {command: '', pool: a}}\n", "3:23: command: the command is empty: write one", true},
+		"stage as switch":   {"nor here", least + "stages: {s: {command: true, pool: a}}\n", `3:23: command: true is no command but a switch, and there is none: write "true" in quotes for the program of that name`, true},
 		"stages of nothing": {"leave it out instead", least + "stages:\n", "3:1: stages has no value: give it a mapping of names to fields, or leave the line out", true},
 
 		// Several at once.

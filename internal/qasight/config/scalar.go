@@ -93,7 +93,9 @@ func addressFault(s string) string {
 	case u.Hostname() == "":
 		return "the URL has no host: " + form
 	case u.RawQuery != "" || u.ForceQuery || strings.Contains(s, "#"):
-		return "the URL holds a query or fragment: leave out what follows the path"
+		return "the URL holds a query or fragment: " + form
+	case u.Path != "" && u.Path != "/":
+		return "the URL has a path: " + form
 	case badPort(u):
 		return fmt.Sprintf("%s is no port: use 1 to 65535", quoted(u.Port()))
 	case u.Scheme == "http" && !loopback(u.Hostname()):
@@ -117,10 +119,14 @@ func loopback(host string) bool {
 }
 
 // commandFault refuses what no shell can run, and what was meant as a switch.
-func commandFault(s string, n ast.Node) string {
+func commandFault(f field, s string, n ast.Node) string {
+	either, out := "", "" // a field that must be there cannot be left out
+	if !f.required {
+		either, out = ", or leave the field out", "leave the field out, or "
+	}
 	switch {
 	case strings.TrimSpace(s) == "":
-		return "the command is empty: write one, or leave the field out"
+		return "the command is empty: write one" + either
 	case len(s) > maxCommand:
 		return fmt.Sprintf("the command has %d bytes: at most %d are possible: put it into a script and call that", len(s), maxCommand)
 	case strings.ContainsRune(s, 0):
@@ -133,10 +139,10 @@ func commandFault(s string, n ast.Node) string {
 	case *ast.IntegerNode, *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
 		return fmt.Sprintf("%s is a number, not a command: write one, or quote it", s)
 	case *ast.BoolNode:
-		return fmt.Sprintf("%s is no command but a switch, and there is none: leave the field out, or write %q in quotes for the program of that name", s, s)
+		return fmt.Sprintf("%s is no command but a switch, and there is none: %swrite %q in quotes for the program of that name", s, out, s)
 	}
 	if slices.Contains([]string{"yes", "no", "on", "off", "y", "n"}, strings.ToLower(s)) {
-		return fmt.Sprintf("%s reads as a switch, and there is none: leave the field out, or write %q in quotes for the program of that name", s, s)
+		return fmt.Sprintf("%s reads as a switch, and there is none: %swrite %q in quotes for the program of that name", s, out, s)
 	}
 	return ""
 }

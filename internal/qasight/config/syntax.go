@@ -177,11 +177,11 @@ func document(file *ast.File, p *problems) ast.Node {
 		bodies = append(bodies, d.Body)
 	}
 	if len(bodies) == 0 || bodies[0].Type() == ast.NullType {
-		p.add(Position{1, 1}, "the file is empty: qasight init writes one to begin with")
+		p.add(Position{1, 1}, "the file is empty: `qasight init` writes one to begin with")
 		return nil
 	}
 	if _, ok := mapping(bodies[0]); !ok {
-		p.add(position(bodies[0]), "the file is a mapping with fields such as project and pools, not %s: qasight init shows one", describe(bodies[0]))
+		p.add(position(bodies[0]), "the file is a mapping with fields such as project and pools, not %s: `qasight init` shows one", describe(bodies[0]))
 		return nil
 	}
 	return bodies[0]

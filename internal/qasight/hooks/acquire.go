@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/platform/proc"
 	"fleetdesk/internal/qasight/broker"
+	"fleetdesk/internal/qasight/pool"
 )
 
 // TakeOptions say how a key is taken.
@@ -55,6 +57,17 @@ func (r *Runner) Acquire(ctx context.Context, o TakeOptions) (*Session, error) {
 			return nil, withFailures(cause(ctx, err), failed)
 		}
 		s := r.keep(ctx, l)
+		if r.foreign(l.Key()) {
+			_ = s.giveBack(ctx, nil) // what fails is told, and ends by its time
+			s.end()
+			if try > len(r.Pool.Items)+moreTries {
+				return nil, foreignError(r.Pool.Name)
+			}
+			if err := r.Broker.Prepare(ctx, r.Pool); err != nil {
+				return nil, cause(ctx, err)
+			}
+			continue
+		}
 		f, capped, err := s.prepare(ctx)
 		switch {
 		case isLost(err):
@@ -75,6 +88,18 @@ func (r *Runner) Acquire(ctx context.Context, o TakeOptions) (*Session, error) {
 			return nil, checksError(&ChecksError{r.Pool.Name, failed, all && !capped})
 		}
 	}
+}
+
+// foreign reports whether a key is none of the file's. Checkouts of one project
+// share a local database, and a key that another one lists is not this one's to run
+// its hooks on. With a team server the list is what was published.
+func (r *Runner) foreign(key string) bool {
+	return r.Broker.Place().Server == "" && !slices.Contains(r.Pool.Items, key)
+}
+
+func foreignError(pool string) error {
+	return fault.WithCode(fault.Errorf(fault.Conflict,
+		"another checkout of this project uses pool %s with another list at the same time: run them one after the other, or give the projects names of their own", pool), "list")
 }
 
 // cause is why ctx ended, if it did, and else err.
@@ -255,7 +280,7 @@ func (s *Session) hook(ctx context.Context, name, text string) (*Failure, error)
 	case code == proc.CodeStart && fault.Of(err) == fault.Invalid:
 		return nil, hookError(&HookError{name, r.Pool.Name, r.Where, result.Code, err.Error()})
 	case code == proc.CodeTimeout:
-		return failure(fmt.Sprintf("%s did not end within %s and was stopped", name, r.Timeout))
+		return failure(fmt.Sprintf("%s did not end within %s and was stopped", name, pool.Short(r.Timeout)))
 	case err != nil:
 		return nil, fmt.Errorf("%s of %s: %w", name, s.Key(), err)
 	case result.Signal == 0 && (result.Code == codeNoExec || result.Code == codeNotFound):

@@ -283,7 +283,7 @@ func TestWaitIsOne(t *testing.T) {
 			t.Fatalf("the first key is %s, want %s", l.Key(), key)
 		}
 	}
-	_, err := b.broker.Force(t.Context(), "vms", "a", 0, "hung")
+	_, err := b.broker.Force(t.Context(), "vms", "a", client.ForceRequest{Reason: "hung"})
 	b.must(err)
 	began := time.Now()
 	_, err = b.runner.Acquire(t.Context(), hooks.TakeOptions{Wait: 3 * time.Second})
@@ -319,7 +319,7 @@ func TestAcquireLosesKey(t *testing.T) {
 	forced := make(chan error, 1)
 	go func() {
 		eventually(t, "the first check runs", func() bool { return b.exists("first") })
-		_, err := b.broker.Force(t.Context(), "vms", "a", 0, "hung")
+		_, err := b.broker.Force(t.Context(), "vms", "a", client.ForceRequest{Reason: "hung"})
 		forced <- err
 	}()
 	s, err := b.runner.Acquire(t.Context(), hooks.TakeOptions{})
@@ -331,5 +331,45 @@ func TestAcquireLosesKey(t *testing.T) {
 	}
 	if got := b.state("a"); got != "free" {
 		t.Errorf("the lost key is %s", got)
+	}
+}
+
+// Two checkouts of one project share a local database. A run gets no key that only
+// the other one lists, and its hooks never run on one.
+func TestAcquireTakesKeysOfItsOwnFileOnly(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, `echo "check $QASIGHT_KEY" >>log`, `echo "reset $QASIGHT_KEY" >>log`, "a")
+	first := b.acquire()
+	theirs := b.runner.Pool
+	theirs.Items = []string{"b"}
+	got := make(chan *hooks.Session, 1)
+	go func() {
+		s, err := b.runner.Acquire(t.Context(), hooks.TakeOptions{Holder: "waits", Wait: 30 * time.Second})
+		if err != nil {
+			t.Error(err)
+		}
+		got <- s
+	}()
+	waits := func() bool {
+		v, err := b.broker.Pool(t.Context(), "vms")
+		return err == nil && v.Waiting == 1
+	}
+	eventually(t, "the second run waits", waits)
+	b.must(b.broker.Prepare(t.Context(), theirs)) // the other checkout runs something
+	eventually(t, "the second run waits for its own key again", func() bool {
+		v, err := b.broker.Pool(t.Context(), "vms")
+		return err == nil && v.Waiting == 1 && len(v.Published().Pool.Items) == 1 && v.Published().Pool.Items[0] == "a"
+	})
+	b.giveBack(first)
+	s := <-got
+	if s == nil {
+		return
+	}
+	if s.Key() != "a" {
+		t.Errorf("it got %s", s.Key())
+	}
+	b.giveBack(s)
+	if log := b.file("log"); strings.Contains(log, " b") {
+		t.Errorf("hooks ran on a key of another file: %s", log)
 	}
 }

@@ -22,6 +22,8 @@ import (
 // Broker is what of a broker a taker needs.
 type Broker interface {
 	broker.Leaser
+	// Place says which broker it is.
+	Place() broker.Place
 	// Pool returns a pool with its keys; see broker.Viewer.
 	Pool(ctx context.Context, name string) (broker.View, error)
 }

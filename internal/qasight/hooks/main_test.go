@@ -117,7 +117,7 @@ func (b *bench) soil(keys ...string) {
 	for range keys { // the first of the pool that nobody holds, in turn
 		l, err := b.broker.Take(b.t.Context(), "vms", client.TakeOptions{RunsHooks: true})
 		b.must(err)
-		_, err = b.broker.Force(b.t.Context(), "vms", l.Key(), 0, "hung")
+		_, err = b.broker.Force(b.t.Context(), "vms", l.Key(), client.ForceRequest{Reason: "hung"})
 		b.must(err)
 	}
 }

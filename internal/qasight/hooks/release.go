@@ -106,7 +106,8 @@ func (r *Runner) Resume(ctx context.Context, id string, secret client.Secret) (*
 }
 
 // Detach ends the session without giving the key back: its lease runs on, for its
-// whole time from now when the broker answers. Errors: the loss of the lease.
+// whole time from now when the broker answers. [Session.Return] may give it back
+// still, as long as it runs. Errors: the loss of the lease.
 func (s *Session) Detach(ctx context.Context) error {
 	err := s.lease.Renew(ctx, client.RenewRequest{})
 	s.end()

@@ -17,6 +17,7 @@ import (
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/platform/proc"
 	"fleetdesk/internal/qasight/broker"
+	"fleetdesk/internal/qasight/pool"
 )
 
 const (
@@ -298,5 +299,5 @@ func spoken(d time.Duration) string {
 	if d < 10*time.Second {
 		return d.Round(100 * time.Millisecond).String()
 	}
-	return d.Round(time.Second).String()
+	return pool.Short(d.Round(time.Second))
 }

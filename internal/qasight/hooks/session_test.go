@@ -111,7 +111,7 @@ func TestRunForced(t *testing.T) {
 	forced := make(chan time.Time, 1)
 	go func() {
 		eventually(t, "the command runs", func() bool { return b.exists("ready") })
-		if _, err := b.broker.Force(t.Context(), "vms", "a", 0, "needed"); err != nil {
+		if _, err := b.broker.Force(t.Context(), "vms", "a", client.ForceRequest{Reason: "needed"}); err != nil {
 			t.Error(err)
 		}
 		forced <- time.Now()
@@ -312,7 +312,7 @@ func TestReturnLosesKey(t *testing.T) {
 	s := b.acquire()
 	go func() {
 		eventually(t, "it resets", func() bool { return b.exists("ran") })
-		if _, err := b.broker.Force(t.Context(), "vms", "a", 0, "needed"); err != nil {
+		if _, err := b.broker.Force(t.Context(), "vms", "a", client.ForceRequest{Reason: "needed"}); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -358,7 +358,7 @@ func TestDetachAndResume(t *testing.T) {
 	has(t, err, fault.Conflict, "lease_released")
 
 	s = b.acquire()
-	_, err = b.broker.Force(t.Context(), "vms", "a", 0, "needed")
+	_, err = b.broker.Force(t.Context(), "vms", "a", client.ForceRequest{Reason: "needed"})
 	b.must(err)
 	has(t, s.Detach(t.Context()), fault.Conflict, "lease_forced")
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"fleetdesk/client"
+	"fleetdesk/internal/core/action"
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/platform/proc"
 	"fleetdesk/internal/qasight/broker"
@@ -152,6 +153,9 @@ func Apply(ctx context.Context, r Runner, plan Plan) (Report, error) {
 }
 
 func (a *applier) run(ctx, steady context.Context) error {
+	if err := a.still(ctx); err != nil {
+		return err
+	}
 	if err := a.follow(ctx); err != nil {
 		return err
 	}
@@ -180,6 +184,63 @@ func (a *applier) run(ctx, steady context.Context) error {
 		}
 	}
 	return nil
+}
+
+// still looks whether each key is as the plan has it, before the lists of a local
+// database follow this file: another checkout's list counts until then.
+func (a *applier) still(ctx context.Context) error {
+	f, err := a.reload()
+	if err != nil {
+		return err
+	}
+	s, err := look(ctx, a.Broker, f, true)
+	if err != nil {
+		return err
+	}
+	s.holders = nil // who has the lock is told of those
+	for _, key := range a.plan.Keys {
+		if err := a.fit(s, f, key, a.plan.Listed); err != nil {
+			return changed(fmt.Errorf("%s %w", key, err))
+		}
+	}
+	return nil
+}
+
+// fit refuses a key that must not be worked on.
+func (a *applier) fit(s *sight, f *config.File, key string, listed []string) error {
+	if a.plan.creates() {
+		return s.creatable(f, a.plan.Pool, key, listed)
+	}
+	return s.destroyable(f, a.plan.Prefix, key, listed)
+}
+
+// last looks once more after the command's start was logged, which may have taken
+// its time: nothing but the command comes after it. When it must not run, that is
+// logged as its end.
+func (a *applier) last(steady context.Context, act action.Entry) error {
+	key := act.Key
+	f, err := a.reload()
+	if err == nil {
+		var s *sight
+		if s, err = look(steady, a.Broker, f, false); err == nil {
+			if s.open[key].Action == act.Action {
+				delete(s.open, key) // its own
+			}
+			if err = s.published(a.pool); err == nil {
+				err = a.fit(s, f, key, a.present)
+			}
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	err = changed(fmt.Errorf("%s %w", key, err))
+	r := result{why: "not run: " + a.At.hide(err.Error())}
+	r.detail = r.why
+	if logged := a.finish(steady, act, r); logged != nil {
+		return logged
+	}
+	return err
 }
 
 // follow lets a local database follow the file, of which it has to know all pools.
@@ -288,12 +349,7 @@ func (a *applier) before(ctx, steady context.Context, key string) error {
 	if err := s.published(a.pool); err != nil {
 		return changed(err)
 	}
-	if a.plan.creates() {
-		err = s.creatable(f, a.plan.Pool, key, a.present)
-	} else {
-		err = s.destroyable(f, a.plan.Prefix, key, a.present)
-	}
-	if err != nil {
+	if err := a.fit(s, f, key, a.present); err != nil {
 		return changed(fmt.Errorf("%s %w", key, err))
 	}
 	if err := a.change.Renew(steady); err != nil {
@@ -343,6 +399,9 @@ func (a *applier) destroy(ctx, steady context.Context, key string, last bool) er
 	if err != nil {
 		return err
 	}
+	if err := a.last(steady, act); err != nil {
+		return err
+	}
 	r := a.execute(ctx, steady, key)
 	if err := a.finish(steady, act, r); err != nil {
 		return err
@@ -361,6 +420,9 @@ func (a *applier) destroy(ctx, steady context.Context, key string, last bool) er
 func (a *applier) create(ctx, steady context.Context, key string) error {
 	act, err := a.begin(steady, key)
 	if err != nil {
+		return err
+	}
+	if err := a.last(steady, act); err != nil {
 		return err
 	}
 	r := a.execute(ctx, steady, key)

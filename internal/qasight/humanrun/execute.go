@@ -67,7 +67,9 @@ func (a *applier) begin(steady context.Context, key string) (action.Entry, error
 
 // execute runs the command of a key whose start was logged.
 func (a *applier) execute(ctx, steady context.Context, key string) result {
+	a.expect()
 	if ctx.Err() != nil { // a signal came while it was logged
+		a.attach(nil)
 		return result{why: "not run: " + context.Cause(ctx).Error(), detail: "not run: " + context.Cause(ctx).Error()}
 	}
 	a.say("%s %s: %s", a.plan.allowed(), key, a.plan.Command)
@@ -76,6 +78,7 @@ func (a *applier) execute(ctx, steady context.Context, key string) result {
 		Timeout: a.plan.Timeout, Stdout: deaf{a.Stdout}, Stderr: deaf{a.Stderr}, Limit: action.MaxText / 2, Hide: a.At.Hide,
 	})
 	if err != nil {
+		a.attach(nil)
 		text := a.At.hide(err.Error())
 		return result{why: text, detail: text}
 	}
@@ -88,10 +91,8 @@ func (a *applier) execute(ctx, steady context.Context, key string) result {
 		out.why = a.At.hide(err.Error())
 	case r.Signal != 0:
 		out.why = fmt.Sprintf("a signal ended it (%s)", r.Signal)
-	case r.Code == 127:
-		out.why = "exit code 127: the command, or one that it calls, is not installed or not in the PATH"
 	default:
-		out.why = fmt.Sprintf("exit code %d", r.Code)
+		out.why = exitText(r.Code)
 	}
 	if !out.ok {
 		out.detail = out.why + "\n" + r.Output
@@ -257,7 +258,19 @@ func (s signalled) Error() string { return s.signal.String() }
 type switchboard struct {
 	mu      sync.Mutex
 	running Command
-	asked   syscall.Signal // that asked to end; 0 for none
+	// While a command starts, it is to get what came meanwhile.
+	starting bool
+	early    []syscall.Signal
+}
+
+// maxEarly bounds the signals that are kept for a command that starts.
+const maxEarly = 16
+
+// expect says that a command starts.
+func (b *switchboard) expect() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.starting = true
 }
 
 // attach makes a command the one that runs; nil for none.
@@ -265,19 +278,22 @@ func (b *switchboard) attach(c Command) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.running = c
-	if c != nil && b.asked != 0 {
-		c.Signal(b.asked) // it came while the command started
+	if c != nil {
+		for _, s := range b.early {
+			c.Signal(s)
+		}
 	}
+	b.starting, b.early = false, nil
 }
 
 func (b *switchboard) pass(s syscall.Signal) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if asksToEnd(s) {
-		b.asked = s
-	}
-	if b.running != nil {
+	switch {
+	case b.running != nil:
 		b.running.Signal(s)
+	case b.starting && len(b.early) < maxEarly:
+		b.early = append(b.early, s)
 	}
 }
 

@@ -4,7 +4,7 @@ import "fleetdesk/internal/qasight/config"
 
 // ParseList reads a list in pieces of so many bytes.
 func ParseList(text string, step int) ([]string, error) {
-	p := newParser()
+	p := newParser(nil)
 	for len(text) > 0 {
 		n := min(step, len(text))
 		if _, err := p.Write([]byte(text[:n])); err != nil {

@@ -15,6 +15,7 @@ import (
 	"fleetdesk/internal/core/lease"
 	"fleetdesk/internal/platform/proc"
 	"fleetdesk/internal/qasight/config"
+	"fleetdesk/internal/qasight/pool"
 )
 
 // Listing is what a provider's list printed.
@@ -49,7 +50,7 @@ func list(ctx context.Context, p *config.Pool, at Place) (Listing, string, error
 	if p.Provider == nil || p.Provider.List == "" {
 		return Listing{}, "", notListed(p.Name, "it has no provider.list")
 	}
-	names, errs := newParser(), &tail{}
+	names, errs := newParser(at.Hide), &tail{}
 	r, err := proc.Run(ctx, proc.Command{
 		Shell: p.Provider.List, Dir: at.Dir, Env: at.environ(p.Name, "", string(action.VerbList)),
 		Timeout: p.Provider.Timeout, Stdout: names, Stderr: errs, Hide: at.Hide, Limit: listLimit,
@@ -66,19 +67,31 @@ func list(ctx context.Context, p *config.Pool, at Place) (Listing, string, error
 	case names.wrong != nil:
 		wrong = names.wrong.Error()
 	case fault.CodeOf(err) == proc.CodeTimeout:
-		wrong = fmt.Sprintf("it did not end within %s and was ended", p.Provider.Timeout)
+		wrong = fmt.Sprintf("it did not end within %s and was ended", pool.Short(p.Provider.Timeout))
 	case err != nil:
 		return Listing{}, r.Output, notListed(p.Name, "%w%s", err, said)
-	case r.Code == 127:
-		wrong = "exit code 127: the command, or one that it calls, is not installed or not in the PATH"
 	case r.Signal != 0:
 		wrong = fmt.Sprintf("a signal ended it (%s)", r.Signal)
 	case r.Code != 0:
-		wrong = fmt.Sprintf("exit code %d", r.Code)
+		wrong = exitText(r.Code)
+	case r.Behind:
+		wrong = "it ended before something that it started in the background did, so the list may lack names: wait for it, or let it run without the list's output"
 	default:
 		return Listing{Names: names.sorted(), Took: r.Took}, r.Output, nil
 	}
 	return Listing{}, r.Output, notListed(p.Name, "%s%s", wrong, said)
+}
+
+// exitText says what a command ended with, and of a shell's own codes what they
+// mean.
+func exitText(code int) string {
+	switch code {
+	case 126:
+		return "exit code 126: not executable: chmod +x the script"
+	case 127:
+		return "exit code 127: the command, or one that it calls, is not installed or not in the PATH"
+	}
+	return fmt.Sprintf("exit code %d", code)
 }
 
 func notListed(pool, format string, args ...any) error {
@@ -98,9 +111,11 @@ type parser struct {
 	blank bool
 	begun bool // it has a byte
 	wrong error
+	// hide are texts of which nothing is told.
+	hide []string
 }
 
-func newParser() *parser { return &parser{seen: map[string]int{}} }
+func newParser(hide []string) *parser { return &parser{seen: map[string]int{}, hide: hide} }
 
 // errList ends the command: its list is wrong already.
 var errList = errors.New("the list is invalid")
@@ -134,11 +149,11 @@ func (p *parser) add(c byte) {
 		p.blank = len(p.name) > 0
 	case p.blank:
 		p.name = append(append(p.name, ' '), c)
-		p.failf("line %d, which begins with %q, is no name of a key: print one name per line and nothing else", p.lines+1, printable(p.name))
+		p.failf("line %d, which begins with %q, is no name of a key: print one name per line and nothing else", p.lines+1, p.shown(p.name, shownLimit))
 	default:
 		p.name = append(p.name, c)
 		if len(p.name) > lease.MaxFixedName {
-			p.failf("line %d, which begins with %q, is no name of a key: at most %d bytes are possible", p.lines+1, printable(p.name[:32]), lease.MaxFixedName)
+			p.failf("line %d, which begins with %q, is no name of a key: at most %d bytes are possible", p.lines+1, p.shown(p.name, 32), lease.MaxFixedName)
 		}
 	}
 }
@@ -152,11 +167,11 @@ func (p *parser) endLine() {
 	}
 	if lease.ValidName(name) != nil {
 		p.failf("line %d, %q, is no name of a key: letters, digits, '.', '_' and '-' make one, a letter or digit first",
-			p.lines, printable([]byte(name)))
+			p.lines, p.shown([]byte(name), shownLimit))
 		return
 	}
 	if first, twice := p.seen[name]; twice {
-		p.failf("%s is on line %d and again on line %d", name, first, p.lines)
+		p.failf("%s is on line %d and again on line %d", p.shown([]byte(name), lease.MaxFixedName), first, p.lines)
 		return
 	}
 	p.seen[name] = p.lines
@@ -175,13 +190,21 @@ func (p *parser) failf(format string, args ...any) { p.wrong = fmt.Errorf(format
 
 func (p *parser) sorted() []string { return sortedNames(p.names) }
 
-// printable cuts a name that others wrote for an error text.
-func printable(name []byte) string {
-	const most = 80
-	if len(name) > most {
-		name = name[:most]
+// shownLimit is how much of a line is told, in bytes.
+const shownLimit = 80
+
+// shown is a line for an error text, cut at most bytes; stars where it holds six
+// bytes or more of a text to be hidden: such a text may go on beyond what was read.
+func (p *parser) shown(line []byte, most int) string {
+	const window = 6
+	for i := 0; i+window <= len(line); i++ {
+		for _, h := range p.hide {
+			if strings.Contains(h, string(line[i:i+window])) {
+				return "***"
+			}
+		}
 	}
-	return string(name)
+	return string(line[:min(len(line), most)])
 }
 
 const (

@@ -60,6 +60,7 @@ func TestList(t *testing.T) {
 		"exit 1":         {"a failure is no empty list", `echo broken >&2; exit 1`, nil, "exit code 1; it said: broken"},
 		"exit 1 at last": {"also after names", `echo a; exit 1`, nil, "exit code 1"},
 		"exit 127":       {"a missing tool is a failure, not none", `no-such-tool-anywhere`, nil, "exit code 127"},
+		"exit 126":       {"a script without its mode bit too", `: >plain.sh; ./plain.sh`, nil, "exit code 126: not executable: chmod +x the script"},
 		"by signal":      {"a list that was killed is none", `echo a; kill -9 $$`, nil, "signal"},
 		"inner blank":    {"two names on a line are no name", `echo 'a b'`, nil, `"a b"`},
 		"two columns":    {"nor is a table", `printf 'a\trunning\n'`, nil, "line 1"},

@@ -407,10 +407,16 @@ func without(a, b []string) []string {
 	return out
 }
 
-// openText says what to do about an action without an end.
-func openText(e action.Entry) string {
-	return fmt.Sprintf("has an unfinished %s by %s since %s, whose outcome is not known: look at it, and then say so with `qasight pool log --resolve %s --note TEXT`",
-		e.Verb, oneLine(e.User), e.Time.UTC().Format(time.RFC3339), e.Action)
+// openText says what to do about an action without an end. One whose change shows
+// life is not to be judged yet.
+func (s *sight) openText(e action.Entry) string {
+	wait := ", whose outcome is not known: "
+	// Began has whole seconds.
+	if c := s.views[e.Pool].Change; c != nil && !c.Began.After(e.Time) && slices.Contains(c.Keys, e.Key) {
+		wait = ": wait first: it may still run; if its program was killed, the lock ends within a minute. Then "
+	}
+	return fmt.Sprintf("has an unfinished %s by %s since %s%slook at it, and then say so with `qasight pool log --resolve %s --note TEXT`",
+		e.Verb, oneLine(e.User), e.Time.UTC().Format(time.RFC3339), wait, e.Action)
 }
 
 // Check holds a request to those rules alone that need neither the broker nor the

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"fleetdesk/client"
 	"fleetdesk/internal/core/action"
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/qasight/config"
@@ -214,6 +215,18 @@ func TestRefusals(t *testing.T) {
 		},
 		"open action": {
 			reason: "nobody knows what became of it", usual: remove("qa-3"), broken: func(x *fixture) { x.open("win", "qa-3") }, lists: once, code: humanrun.CodeOpen, class: fault.Conflict, text: "--resolve",
+		},
+		"open action of a change that lives": {
+			reason: "it may be done in a moment", usual: remove("qa-3"),
+			broken: func(x *fixture) {
+				x.prepare("win", "qa-1", "qa-2")
+				if _, err := x.broker.Begin(x.t.Context(), "win", client.ChangeRequest{Verb: "remove", Keys: []string{"qa-3"}, Holder: "bob@desk-4", TTL: 60}); err != nil {
+					x.t.Fatal(err)
+				}
+				x.open("win", "qa-3")
+			},
+			lists: once, code: humanrun.CodeOpen, class: fault.Conflict,
+			text: "wait first: it may still run; if its program was killed, the lock ends within a minute. Then look at it, and then say so with `qasight pool log --resolve",
 		},
 		"open action through another pool": {
 			reason: "whichever pool it was for", usual: remove("qa-3"), broken: func(x *fixture) { x.open("elsewhere", "qa-3") }, lists: once, code: humanrun.CodeOpen, class: fault.Conflict,

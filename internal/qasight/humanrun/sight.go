@@ -48,10 +48,10 @@ func look(ctx context.Context, b broker.Looker, f *config.File, ahead bool) (*si
 		case err != nil:
 			return nil, err
 		}
-		s.add(v, func(pool string) bool {
-			_, err := f.Pool(pool)
-			return ahead && s.place.Server == "" && err == nil
-		})
+		_, err = f.Pool(p.Name)
+		// What another checkout of the project published is not this file's to
+		// overrule in silence.
+		s.add(v, ahead && s.place.Server == "" && err == nil && v.Ours)
 	}
 	entries, err := b.Open(ctx, "")
 	if err != nil {
@@ -65,13 +65,12 @@ func look(ctx context.Context, b broker.Looker, f *config.File, ahead bool) (*si
 	return s, nil
 }
 
-func (s *sight) add(v broker.View, leaveOut func(pool string) bool) {
+// add takes a pool over; with ours its list is the file's to say.
+func (s *sight) add(v broker.View, ours bool) {
 	s.views[v.Name] = v
 	for _, k := range v.Members {
-		for _, p := range k.Pools {
-			if !leaveOut(p) && !slices.Contains(s.pools[k.Name], p) {
-				s.pools[k.Name] = append(s.pools[k.Name], p)
-			}
+		if !ours && slices.Contains(k.Pools, v.Name) {
+			s.pools[k.Name] = append(s.pools[k.Name], v.Name)
 		}
 		if h := holder(k); h != "" {
 			s.holders[k.Name] = h
@@ -135,7 +134,7 @@ func (s *sight) destroyable(f *config.File, prefix, key string, listed []string)
 		return refuse(CodeInPool, "is an item of pool %s in %s: take it out of items first", in[0], f.Path)
 	}
 	if in := s.pools[key]; len(in) > 0 {
-		return refuse(CodeInPool, "is in pool %s of the %s: it must be taken out there first (a pool that nobody has in a file any more: with `items: []`)", in[0], s.place)
+		return refuse(CodeInPool, "is in pool %s of the %s%s", in[0], s.place, s.wayOut(f, in[0]))
 	}
 	if err := s.idle(key); err != nil {
 		return err
@@ -146,13 +145,26 @@ func (s *sight) destroyable(f *config.File, prefix, key string, listed []string)
 	return nil
 }
 
+// wayOut says what to do about a pool's list that has a key in the way.
+func (s *sight) wayOut(f *config.File, pool string) string {
+	v := s.views[pool]
+	if _, err := f.Pool(pool); err == nil && s.place.Server == "" && !v.Ours {
+		from := "another checkout of this project"
+		if v.Origin != "" {
+			from = v.Origin
+		}
+		return fmt.Sprintf(", whose list was published from %s: take it out of items there, or, when this file is the right one, run `qasight pool publish %s` here first", from, pool)
+	}
+	return ": it must be taken out there first (a pool that nobody has in a file any more: with `items: []`)"
+}
+
 // idle refuses a key that is held or has an unfinished action.
 func (s *sight) idle(key string) error {
 	if who, held := s.holders[key]; held {
 		return refuse(CodeHeld, "is held by %s: wait until it is given back, or ask for it", who)
 	}
 	if e, open := s.open[key]; open {
-		return refuse(CodeOpen, "%s", openText(e))
+		return refuse(CodeOpen, "%s", s.openText(e))
 	}
 	return nil
 }

@@ -355,7 +355,7 @@ func leaseAlive(r *run) {
 	r.must("a released lease", end("released", onReleased))
 	cancel()
 	r.must("an ended ctx", end("ctx", onEnd))
-	_, err := r.root().Force(r.ctx, "win", lost.Key(), 0, "it hangs")
+	_, err := r.root().Force(r.ctx, "win", lost.Key(), client.ForceRequest{Reason: "it hangs"})
 	r.must("Force", err)
 	r.fault("a lost lease", end("lost", onLost), fault.Conflict, "lease_forced")
 }

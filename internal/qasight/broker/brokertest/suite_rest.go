@@ -31,7 +31,7 @@ func (r *run) calls(ctx context.Context, b broker.Broker) map[string]error {
 		"Publish": func() error { _, err := b.Publish(ctx, of("win", "a", "b"), nil); return err },
 		"Disable": func() error { _, err := b.Disable(ctx, "win", "a", "x"); return err },
 		"Enable":  func() error { _, err := b.Enable(ctx, "win", "a"); return err },
-		"Force":   func() error { _, err := b.Force(ctx, "win", "a", 0, ""); return err },
+		"Force":   func() error { _, err := b.Force(ctx, "win", "a", client.ForceRequest{}); return err },
 		"Begin":   func() error { _, err := b.Begin(ctx, "win", client.ChangeRequest{}); return err },
 		"Append":  func() error { _, err := b.Append(ctx, e); return err },
 		"Entries": func() error { _, err := b.Entries(ctx, broker.Match{}, 10); return err },

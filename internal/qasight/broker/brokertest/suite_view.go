@@ -177,7 +177,7 @@ func keepKeys(r *run) {
 	r.fault("Disable an unknown key", err, fault.NotFound, "key")
 	_, err = r.root().Enable(r.ctx, "none", "a")
 	r.fault("Enable a key of no such pool", err, fault.NotFound, "pool")
-	_, err = r.root().Force(r.ctx, "win", "a", 0, "")
+	_, err = r.root().Force(r.ctx, "win", "a", client.ForceRequest{})
 	r.fault("Force a free key", err, fault.Conflict, "not_held")
 
 	l := r.take(r.ann(), "win", client.TakeOptions{})
@@ -186,9 +186,9 @@ func keepKeys(r *run) {
 	if k.Disabled == nil || k.Disabled.Reason != "boots into rescue mode" || k.Disabled.By != "root" || k.State != client.StateHeld {
 		r.Errorf("disabled while it is held: %+v with %+v", k, k.Disabled)
 	}
-	_, err = r.root().Force(r.ctx, "win", "a", l.Fence()+1, "it hangs")
+	_, err = r.root().Force(r.ctx, "win", "a", client.ForceRequest{Fence: l.Fence() + 1, Reason: "it hangs"})
 	r.fault("Force another's lease", err, fault.Conflict, "fence")
-	k, err = r.root().Force(r.ctx, "win", "a", l.Fence(), "it hangs")
+	k, err = r.root().Force(r.ctx, "win", "a", client.ForceRequest{Fence: l.Fence(), Reason: "it hangs"})
 	if err != nil || k.State != client.StateDisabled || k.Lease != nil {
 		r.Errorf("Force: %+v, %v", k, err)
 	}
@@ -200,9 +200,9 @@ func keepKeys(r *run) {
 		r.Errorf("Enable: %+v, %v", k, err)
 	}
 	l = r.take(r.ann(), "win", client.TakeOptions{})
-	_, err = r.root().Force(r.ctx, "win", "a", 0, strings.Repeat("x", 513))
+	_, err = r.root().Force(r.ctx, "win", "a", client.ForceRequest{Reason: strings.Repeat("x", 513)})
 	r.fault("too long a reason", err, fault.Invalid, "")
-	if _, err = r.root().Force(r.ctx, "win", "a", 0, ""); err != nil {
+	if _, err = r.root().Force(r.ctx, "win", "a", client.ForceRequest{}); err != nil {
 		r.Errorf("Force without a fence: %v", err)
 	}
 	r.fault("its holder's renewal", l.Renew(r.ctx, client.RenewRequest{}), fault.Conflict, "lease_forced")
@@ -214,7 +214,7 @@ func keepRole(r *run) {
 	_, publish := r.ann().Publish(r.ctx, of("win", "b"), nil)
 	_, disable := r.ann().Disable(r.ctx, "win", "a", "x")
 	_, enable := r.ann().Enable(r.ctx, "win", "a")
-	_, force := r.ann().Force(r.ctx, "win", "a", 0, "")
+	_, force := r.ann().Force(r.ctx, "win", "a", client.ForceRequest{})
 	for what, err := range map[string]error{"Publish": publish, "Disable": disable, "Enable": enable, "Force": force} {
 		if r.local {
 			r.must(what, err)

@@ -14,6 +14,9 @@ import (
 	"os/user"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
 
 	"fleetdesk/client"
 	"fleetdesk/internal/core/fault"
@@ -54,6 +57,9 @@ type Factory struct {
 	JSON bool
 	// Verbose is the flag --verbose.
 	Verbose bool
+
+	// unwritten is the first error of what [Factory.Out] gave out.
+	unwritten atomic.Pointer[error]
 }
 
 // Getenv returns a variable of the environment, "" for none.
@@ -68,19 +74,43 @@ func (f *Factory) Getenv(name string) string {
 
 // Log is where what goes wrong inside is told.
 func (f *Factory) Log() *slog.Logger {
-	verbosity := 0
+	return obs.NewLogger(f.Streams.Err, obs.Options{Level: f.LogLevel()})
+}
+
+// LogLevel is what --verbose asks for.
+func (f *Factory) LogLevel() slog.Level {
 	if f.Verbose {
-		verbosity = 1
+		return obs.Verbosity(1)
 	}
-	return obs.NewLogger(f.Streams.Err, obs.Options{Level: obs.Verbosity(verbosity)})
+	return obs.Verbosity(0)
 }
 
 // Sayf tells the person something beside the command's answer: on standard
 // error.
 func (f *Factory) Sayf(format string, args ...any) { fmt.Fprintf(f.Streams.Err, format+"\n", args...) }
 
-// Out is where the command's answer goes.
-func (f *Factory) Out() io.Writer { return f.Streams.Out }
+// Out is where the command's answer goes. A command need not look at its errors:
+// the first one is kept for [Factory.Unwritten].
+func (f *Factory) Out() io.Writer { return answer{f} }
+
+// Unwritten is why the command's answer could not be written; nil when it was.
+func (f *Factory) Unwritten() error {
+	if err := f.unwritten.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+type answer struct{ f *Factory }
+
+// Write implements [io.Writer].
+func (a answer) Write(p []byte) (int, error) {
+	n, err := a.f.Streams.Out.Write(p)
+	if err != nil {
+		a.f.unwritten.CompareAndSwap(nil, &err)
+	}
+	return n, err
+}
 
 // Config reads the project's file: that of --file, or the nearest one from the
 // working folder up.
@@ -184,7 +214,12 @@ func (f *Factory) Looker(ctx context.Context, c *config.File) (broker.Looker, er
 }
 
 func (f *Factory) local(c *config.File) broker.Local {
-	return broker.Local{Path: f.Database(c.Project), Account: f.Account(), Log: f.Log()}
+	// What goes wrong inside is in the errors that this process prints.
+	log := slog.New(slog.DiscardHandler)
+	if f.Verbose {
+		log = f.Log()
+	}
+	return broker.Local{Path: f.Database(c.Project), Account: f.Account(), File: filepath.Join(c.Dir, filepath.Base(c.Path)), Log: log}
 }
 
 func (f *Factory) server(address string) (broker.Broker, error) {
@@ -195,34 +230,60 @@ func (f *Factory) server(address string) (broker.Broker, error) {
 	return broker.OpenServer(broker.Server{URL: address, Token: t})
 }
 
+// tokenTime bounds how long a pipe's writer is waited for.
+const tokenTime = 10 * time.Second
+
 // maxTokenFile bounds the file of a token, in bytes.
 const maxTokenFile = 4 << 10
 
 // Token is the person's token for a team server: that of QASIGHT_TOKEN, of the file
-// that QASIGHT_TOKEN_FILE names, or of [Factory.TokenFile]. Errors are Denied with the code "no_token" and say where it
-// was looked for.
+// that QASIGHT_TOKEN_FILE names, or of [Factory.TokenFile]. Errors are Denied with
+// the code "no_token", say where it was looked for, and repeat nothing of what was
+// found there.
 func (f *Factory) Token(server string) (client.Token, error) {
 	if t := strings.TrimSpace(f.Getenv(tokenVariable)); t != "" {
-		return client.Token(t), nil
+		return tokenOf(tokenVariable, t)
 	}
 	path, named := f.Getenv(tokenFileVariable), true
 	if path == "" {
 		path, named = f.tokenFile(server), false
 	}
-	file, err := os.Open(path)
+	// A pipe (QASIGHT_TOKEN_FILE=<(…) of a shell) is read too, but nobody waits for
+	// ever for its writer.
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	switch {
 	case errors.Is(err, os.ErrNotExist) && !named:
 		return "", fault.WithCode(fault.Errorf(fault.Denied,
-			"no token for %s: log in with `qasight login`, or set %s (no token is in %s)", server, tokenVariable, path), "no_token")
+			"no token for %s: log in with `qasight login`, or set %s or %s (no token is in %s)", server, tokenVariable, tokenFileVariable, path), "no_token")
 	case err != nil:
 		return "", fault.WithCode(fault.Errorf(fault.Denied, "the token for %s cannot be read: %w", server, err), "no_token")
 	}
 	defer file.Close()
+	_ = file.SetReadDeadline(time.Now().Add(tokenTime)) // what is no pipe needs none
 	text, err := io.ReadAll(io.LimitReader(file, maxTokenFile))
 	if err != nil || strings.TrimSpace(string(text)) == "" {
 		return "", fault.WithCode(fault.Errorf(fault.Denied, "%s holds no token for %s", path, server), "no_token")
 	}
-	return client.Token(strings.TrimSpace(string(text))), nil
+	return tokenOf(path, strings.TrimSpace(string(text)))
+}
+
+// tokenOf refuses what is no token, before it is sent to anybody.
+func tokenOf(where, text string) (client.Token, error) {
+	for _, r := range text {
+		var what string
+		switch {
+		case r == '\n' || r == '\r':
+			what = "it has several lines"
+		case r == ' ' || r == '\t':
+			what = "a blank is inside"
+		case r < ' ' || r >= 0x7f:
+			what = "it has a character that no token has"
+		default:
+			continue
+		}
+		return "", fault.WithCode(fault.Errorf(fault.Denied, "%s holds no token: %s: put the token there and nothing else", where, what), "no_token")
+	}
+	return client.Token(text), nil
 }
 
 func (f *Factory) tokenFile(server string) string {

@@ -1,6 +1,7 @@
 package command_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -127,9 +128,13 @@ func TestToken(t *testing.T) {
 		"case":       {"hosts have no case", "https://QASIGHT.example:8443/", []string{config}, "fdt_kept", ""},
 		"usual port": {"443 need not be said", "https://qasight.example:443", []string{config}, "fdt_usual", ""},
 		"no port":    {"another server on the same host has a token of its own", "https://qasight.example", []string{config}, "fdt_usual", ""},
-		"none":       {"it says where a token may be", "https://other.example", []string{config}, "", "log in with `qasight login`, or set QASIGHT_TOKEN (no token is in " + filepath.Join(dir, "config/qasight/other.example.token")},
+		"none":       {"it says where a token may be", "https://other.example", []string{config}, "", "log in with `qasight login`, or set QASIGHT_TOKEN or QASIGHT_TOKEN_FILE (no token is in " + filepath.Join(dir, "config/qasight/other.example.token")},
 		"named gone": {"a file that was named must be there", "https://qasight.example", []string{config, "QASIGHT_TOKEN_FILE=" + dir + "/gone"}, "", "cannot be read"},
 		"empty":      {"an empty file is no token", "https://qasight.example", []string{"QASIGHT_TOKEN_FILE=" + empty}, "", "holds no token"},
+		"blanks":     {"two words are no token", "https://qasight.example", []string{"QASIGHT_TOKEN_FILE=" + write("two", "Bearer fdt_x\n")}, "", filepath.Join(dir, "two") + " holds no token: a blank is inside"},
+		"lines":      {"nor are two lines", "https://qasight.example", []string{"QASIGHT_TOKEN_FILE=" + write("lines", "fdt_x\nfdt_y\n")}, "", filepath.Join(dir, "lines") + " holds no token: it has several lines"},
+		"control":    {"nor is a picture", "https://qasight.example", []string{"QASIGHT_TOKEN_FILE=" + write("raw", "\x89PNG")}, "", filepath.Join(dir, "raw") + " holds no token: it has a character that no token has"},
+		"letters":    {"nor is a word of another language", "https://qasight.example", []string{"QASIGHT_TOKEN=fdt_é"}, "", "QASIGHT_TOKEN holds no token: it has a character that no token has"},
 		"a folder":   {"a folder is no token", "https://qasight.example", []string{"QASIGHT_TOKEN_FILE=" + dir}, "", "holds no token"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -303,5 +308,30 @@ func TestTable(t *testing.T) {
 	want := "KEY           STATE  HOLDER\nqa-1          held   ann�[2J\na-longer-key  free\n"
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// A pipe is a file like others, and one that nobody writes to is waited for by
+// nobody.
+func TestTokenOfAPipe(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := with("QASIGHT_TOKEN_FILE=" + fifo).Token("https://desk.example.com"); fault.CodeOf(err) != "no_token" {
+		t.Errorf("got %q, %v", string(got), err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	go func() {
+		time.Sleep(20 * time.Millisecond) // as a password manager takes its time
+		_, _ = w.WriteString("fdt_x\n")
+		w.Close()
+	}()
+	if got, err := with(fmt.Sprintf("QASIGHT_TOKEN_FILE=/dev/fd/%d", r.Fd())).Token("https://desk.example.com"); err != nil || string(got) != "fdt_x" {
+		t.Errorf("got %q, %v", string(got), err)
 	}
 }

@@ -24,7 +24,7 @@ const (
 	ExitNoneFree = 75
 	// ExitLost: the lease was lost; the command's process group was stopped.
 	ExitLost = 76
-	// ExitRefused: a rule refuses it, or the person declined.
+	// ExitRefused: a rule, a missing token or role, or the person asked refuses it.
 	ExitRefused = 77
 	// ExitChecks: keys' checks failed, and no more keys may be taken out of use.
 	ExitChecks = 78
@@ -46,7 +46,7 @@ func ExitCodes() []struct {
 		{"69", "the lease store or the action log does not answer"},
 		{"75", "no key came free in time"},
 		{"76", "the lease was lost; the command was stopped"},
-		{"77", "refused by a rule, or declined"},
+		{"77", "refused: by a rule, for want of a token or role, or by the person asked"},
 		{"78", "checks of keys failed, and no more keys may be taken out of use"},
 		{"126, 127", "the command cannot start"},
 	}

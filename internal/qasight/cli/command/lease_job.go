@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -64,13 +65,13 @@ func (j Job) Do(ctx context.Context) Finished {
 	s, err := j.Runner.Acquire(acquiring, j.Take)
 	stop()
 	if err != nil {
-		return j.failed(err, began)
+		return j.failed(ctx, err, began)
 	}
 	done := Finished{Key: s.Key(), Failed: s.Failed}
 	// A signal that came in the moment of the grant counts.
 	if e, ok := errors.AsType[Interrupted](context.Cause(acquiring)); ok {
 		j.giveBack(ctx, s, &done, true)
-		ended := j.failed(e, began)
+		ended := j.failed(ctx, e, began)
 		done.Code, done.Err = ended.Code, ended.Err
 		return done
 	}
@@ -81,6 +82,9 @@ func (j Job) Do(ctx context.Context) Finished {
 	unused := fault.CodeOf(err) == proc.CodeStart
 	done.Code, done.Err = r.Code, err
 	switch {
+	case unused && r.Code == ExitNotFound && len(j.Command.Args) > 0 && !strings.Contains(j.Command.Args[0], "/"):
+		// The error itself repeats the whole PATH.
+		done.Err = fault.WithCode(fault.Errorf(fault.Invalid, "%s is not found in the PATH: install it, or name it by its path", quote(j.Command.Args[0])), proc.CodeStart)
 	case unused || err == nil:
 	case r.Ended != "":
 		done.Code, done.Err = ExitCode(err), fmt.Errorf("the command was stopped, since %w", err)
@@ -91,14 +95,14 @@ func (j Job) Do(ctx context.Context) Finished {
 	return done
 }
 
-func (j Job) failed(err error, began time.Time) Finished {
+func (j Job) failed(ctx context.Context, err error, began time.Time) Finished {
 	var tried []hooks.Failure
 	if e, ok := errors.AsType[*hooks.ChecksError](err); ok {
 		tried = e.Failed
 	} else if e, ok := errors.AsType[*hooks.TriedError](err); ok {
 		tried = e.Failed
 	}
-	err = LeaseError(err, j.Runner.Pool.Name, time.Since(began))
+	err = LeaseError(ctx, j.Runner.Broker, err, j.Runner.Pool.Name, time.Since(began))
 	return Finished{Failed: tried, Code: ExitCode(err), Err: err}
 }
 
@@ -178,9 +182,15 @@ func UntilEnding(ctx context.Context, signals <-chan os.Signal, n int, earlier f
 	}
 }
 
+// Pooler reads a pool with its keys; see broker.Viewer.
+type Pooler interface {
+	Pool(ctx context.Context, name string) (broker.View, error)
+}
+
 // LeaseError gives an error of a take the exit code and the words that it has for
-// the person; waited is how long it took.
-func LeaseError(err error, pool string, waited time.Duration) error {
+// the person; waited is how long it took. When nobody holds a key, b is asked why
+// none is free, whether ctx has ended or not.
+func LeaseError(ctx context.Context, b Pooler, err error, pool string, waited time.Duration) error {
 	if e, ok := errors.AsType[Interrupted](err); ok {
 		return Exit(e.ExitCode(), fmt.Errorf("%w while it waited for a key of %s: no key is held", e, pool))
 	}
@@ -195,7 +205,15 @@ func LeaseError(err error, pool string, waited time.Duration) error {
 		if t, ok := errors.AsType[*hooks.TriedError](err); ok {
 			tried = t.Failed
 		}
-		return Exit(ExitNoneFree, errors.New(noneFree(e, pool, waited, tried)))
+		why := ""
+		if len(e.Holders) == 0 && e.UntilFree == 0 {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime)
+			defer cancel()
+			if v, err := b.Pool(ctx, pool); err == nil {
+				why = stuck(v)
+			}
+		}
+		return Exit(ExitNoneFree, errors.New(noneFree(e, pool, waited, tried, why)))
 	}
 	return err
 }

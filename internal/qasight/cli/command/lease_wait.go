@@ -3,6 +3,8 @@ package command
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -78,6 +80,9 @@ func why(ctx context.Context, b broker.Viewer, pool, holder string) string {
 	if len(parts) > 0 {
 		text += ": " + strings.Join(parts, ", ")
 	}
+	if stuck(v) != "" {
+		text += "; no key comes free by itself: see `qasight pool why " + pool + "`"
+	}
 	if place := placeOf(ctx, b, pool, holder); place > 0 {
 		text += fmt.Sprintf(" (place %d)", place)
 	}
@@ -103,17 +108,63 @@ func placeOf(ctx context.Context, b broker.Viewer, pool, holder string) int {
 	return place
 }
 
-// noneFree says that no key came free in time, who holds them, and what a person
-// could do.
-func noneFree(e *client.Error, pool string, waited time.Duration, tried []hooks.Failure) string {
-	var b strings.Builder
-	if waited < time.Second {
-		fmt.Fprintf(&b, "no key of %s is free", pool)
-	} else {
-		fmt.Fprintf(&b, "no key of %s came free in %s", pool, Duration(waited))
+// stuck says why no key of a pool comes free by itself, such as "all 3 are
+// disabled"; "" when one is free or may become so.
+func stuck(v broker.View) string {
+	counts := map[string]int{}
+	n := 0
+	for _, k := range v.Members {
+		if slices.Contains(k.Leaving, v.Name) {
+			continue // whoever holds it is its last user
+		}
+		n++
+		switch {
+		case k.Disabled != nil: // also when somebody holds it still
+			counts[client.StateDisabled]++
+		case k.State == client.StateUnhealthy:
+			counts[client.StateUnhealthy]++
+		case k.State == client.StateBarred && endless(k.Bars):
+			counts["barred by an action without an end"]++
+		default:
+			return ""
+		}
 	}
-	if len(e.Holders) == 0 && e.Detail != "" {
-		b.WriteString(": " + Plain(e.Detail))
+	if n == 0 {
+		return "it has none"
+	}
+	var parts []string
+	for _, state := range slices.Sorted(maps.Keys(counts)) {
+		switch c := counts[state]; {
+		case n == 1:
+			return "its only one is " + state
+		case c == n:
+			return fmt.Sprintf("all %d are %s", n, state)
+		default:
+			parts = append(parts, fmt.Sprintf("%d %s", c, state))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// endless reports whether one of the bars ends only when a person resolves it.
+func endless(bars []client.Bar) bool {
+	return slices.ContainsFunc(bars, func(b client.Bar) bool { return b.Action != "" })
+}
+
+// noneFree says that no key came free in time, who holds them, and what a person
+// could do. Stuck is why waiting is of no use; "" when it may be.
+func noneFree(e *client.Error, pool string, waited time.Duration, tried []hooks.Failure, stuck string) string {
+	var b strings.Builder
+	switch {
+	case stuck != "":
+		fmt.Fprintf(&b, "no key of %s can come free: %s", pool, stuck)
+		if len(tried) == 0 {
+			fmt.Fprintf(&b, "; see `qasight pool why %s`", pool)
+		}
+	case waited < time.Second:
+		fmt.Fprintf(&b, "no key of %s is free", pool)
+	default:
+		fmt.Fprintf(&b, "no key of %s came free in %s", pool, Duration(waited))
 	}
 	for _, h := range e.Holders {
 		fmt.Fprintf(&b, "\n  %s is %s", h.Key, h.State)
@@ -130,6 +181,11 @@ func noneFree(e *client.Error, pool string, waited time.Duration, tried []hooks.
 	for _, f := range tried {
 		b.WriteString("\n  tried before: " + f.String())
 	}
-	fmt.Fprintf(&b, "\nwait longer (--wait), or see `qasight pool why %s`", pool)
+	switch {
+	case stuck == "":
+		fmt.Fprintf(&b, "\nwait longer (--wait), or see `qasight pool why %s`", pool)
+	case len(tried) > 0:
+		fmt.Fprintf(&b, "\nsee `qasight pool why %s`", pool)
+	}
 	return b.String()
 }

@@ -21,6 +21,7 @@ func warnings(c *config.File) []problem {
 			warn(p.At, "pool %s: its name_prefix %q overlaps with %q of pool %s: pool add, remove and sweep refuse both until one of them changes",
 				p.Name, p.Provider.Prefix, other.Provider.Prefix, other.Name)
 		}
+		out = append(out, provided(p)...)
 		commands := []named{{"on_check", p.Hooks.Check}, {"on_reset", p.Hooks.Reset}}
 		if r := p.Provider; r != nil {
 			commands = append(commands, named{"list", r.List}, named{"create", r.Create}, named{"destroy", r.Destroy})
@@ -39,6 +40,35 @@ func warnings(c *config.File) []problem {
 			warn(s.At, "stage %s has %s, and pool %s has %s: as many workers always wait as there are too many",
 				s.Name, count(s.Workers, "worker"), p.Name, count(len(p.Items), "key"))
 		}
+	}
+	return out
+}
+
+// provided are warnings about a pool's items that its own provider would not have
+// made.
+func provided(p *config.Pool) []problem {
+	r := p.Provider
+	if r == nil || len(r.Allow) == 0 {
+		return nil
+	}
+	var out []problem
+	var others []string
+	for _, item := range p.Items {
+		if !strings.HasPrefix(item, r.Prefix) {
+			others = append(others, item)
+		}
+	}
+	if n := len(others); n > 0 {
+		at, more := p.ItemAt(others[0]), ""
+		if n > 1 {
+			more = fmt.Sprintf(" (and %d more)", n-1)
+		}
+		out = append(out, problem{at.Line, at.Column, fmt.Sprintf(
+			"pool %s: item %s%s does not begin with name_prefix %q: pool add, remove and sweep never touch such a machine", p.Name, others[0], more, r.Prefix)})
+	}
+	if n := len(p.Items); r.MaxItems > 0 && n > r.MaxItems {
+		out = append(out, problem{p.At.Line, p.At.Column, fmt.Sprintf(
+			"pool %s has %s, and max_items is %d: pool add refuses until it is raised", p.Name, count(n, "item"), r.MaxItems)})
 	}
 	return out
 }

@@ -23,7 +23,8 @@ func newExec(f *command.Factory) *cobra.Command {
 		Use:   "exec POOL [flags] -- CMD [ARG…]",
 		Short: "Run a command with a key of a pool",
 		Long: `Exec takes a key of the pool, runs the command with the key in its environment, and
-gives the key back when the command has ended. The command never runs without a key.
+gives the key back when the command has ended. The command never runs without a key:
+exec waits for one as long as it takes, unless --wait says how long.
 
 The command sees
 
@@ -74,7 +75,7 @@ usage error.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			o.pool, o.args = args[0], args[1:]
 			if f.JSON {
-				return fault.New(fault.Invalid, "exec prints what its command prints, so --json means nothing to it: leave it away")
+				return fault.New(fault.Invalid, "exec prints what its command prints, so --json means nothing to it: leave it out")
 			}
 			if err := o.check(c); err != nil {
 				return err

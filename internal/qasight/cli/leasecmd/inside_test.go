@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"fleetdesk/client"
 	"fleetdesk/internal/qasight/cli"
 )
 
@@ -112,7 +113,7 @@ pools:
 	do(2, "release", "vm-1", "--outcome", "x")
 	do(75, "exec", "vms", "--wait", "0", "--", "true")
 	if b := p.broker(); b != nil {
-		if _, err := b.Force(t.Context(), "vms", "vm-1", 0, "needed"); err != nil {
+		if _, err := b.Force(t.Context(), "vms", "vm-1", client.ForceRequest{Reason: "needed"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -120,7 +121,7 @@ pools:
 	do(0, "take", "vms", "--json")
 	do(0, "release", "vm-1", "--json")
 	do(0, "take", "none")
-	if _, err := p.broker().Force(t.Context(), "none", "n-1", 0, "needed"); err != nil {
+	if _, err := p.broker().Force(t.Context(), "none", "n-1", client.ForceRequest{Reason: "needed"}); err != nil {
 		t.Fatal(err)
 	}
 	do(76, "release", "n-1")

@@ -10,6 +10,7 @@ import (
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/core/lease"
 	"fleetdesk/internal/qasight/cli/command"
+	"fleetdesk/internal/qasight/pool"
 )
 
 // New returns the commands.
@@ -34,14 +35,14 @@ func (t *taking) flags(c *cobra.Command, wait time.Duration, usual string) {
 
 func (t *taking) check(c *cobra.Command) error {
 	if c.Flags().Changed("wait") && t.wait < 0 {
-		return fault.Errorf(fault.Invalid, "--wait is %s: want 0 or more", t.wait)
+		return fault.Errorf(fault.Invalid, "--wait is %s: want 0 or more", pool.Short(t.wait))
 	}
 	return checkTTL(t.ttl)
 }
 
 func checkTTL(ttl time.Duration) error {
 	if ttl != 0 && (ttl < lease.MinTTL || ttl > lease.MaxTTL) {
-		return fault.Errorf(fault.Invalid, "--ttl is %s: want %s to %s", ttl, lease.MinTTL, lease.MaxTTL)
+		return fault.Errorf(fault.Invalid, "--ttl is %s: want %s to %s", pool.Short(ttl), pool.Short(lease.MinTTL), pool.Short(lease.MaxTTL))
 	}
 	return nil
 }

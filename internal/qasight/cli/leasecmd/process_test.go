@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"fleetdesk/client"
 	"fleetdesk/internal/qasight/broker/brokertest"
 	"fleetdesk/internal/qasight/pool"
 )
@@ -93,7 +94,7 @@ func TestExecForced(t *testing.T) {
 	eventually(t, "both processes beat", func() bool { return p.number("beat1") > 0 && p.number("beat2") > 0 })
 	b := p.broker()
 	forced := time.Now()
-	if _, err := b.Force(t.Context(), "vms", "vm-1", 0, "needed"); err != nil {
+	if _, err := b.Force(t.Context(), "vms", "vm-1", client.ForceRequest{Reason: "needed"}); err != nil {
 		t.Fatal(err)
 	}
 	r.ends(76, "qasight: the command was stopped, since lease vm-1~", "of vm-1 was lost after it was kept for", "was ended by an admin")
@@ -218,7 +219,7 @@ pools:
 			r := p.start("exec", "vms", "--", "sh", "-c", "exit "+own)
 			eventually(t, "it resets", func() bool { return p.exists("resetting") })
 			b := p.broker()
-			if _, err := b.Force(t.Context(), "vms", "vm-1", 0, "needed"); err != nil {
+			if _, err := b.Force(t.Context(), "vms", "vm-1", client.ForceRequest{Reason: "needed"}); err != nil {
 				t.Fatal(err)
 			}
 			r.ends(want, "qasight: lease vm-1~", "was lost after it was kept for")

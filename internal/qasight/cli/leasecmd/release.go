@@ -41,7 +41,8 @@ use · 69 the lease store does not answer: try again, or the lease ends by its t
 		Example: `  qasight release qa-win-01~17
   qasight release qa-win-01
   qasight release qa-win-01 --outcome broken --reason "boots into rescue mode"`,
-		Args: command.Args(0, 1, "LEASE or KEY"),
+		Args:              command.Args(0, 1, "LEASE or KEY"),
+		ValidArgsFunction: completeTaken(f),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := named(c, args, o.pool, &o.name); err != nil {
 				return err
@@ -56,6 +57,8 @@ use · 69 the lease store does not answer: try again, or the lease ends by its t
 	flags.StringVar(&o.outcome, "outcome", client.OutcomeOK, "how the use went: ok, or broken to take the key out of use")
 	flags.StringVar(&o.reason, "reason", "", "why the key is broken, for people")
 	poolFlag(f, c, &o.pool)
+	_ = c.RegisterFlagCompletionFunc("outcome", cobra.FixedCompletions( // the flag exists
+		[]string{client.OutcomeOK, client.OutcomeBroken}, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 

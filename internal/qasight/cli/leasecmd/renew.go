@@ -33,7 +33,8 @@ Exit code 76 says that the lease is lost: stop using the key.`,
 		Example: `  qasight renew qa-win-01~17
   qasight renew qa-win-01 --ttl 1h
   qasight renew --pool win-vms`,
-		Args: command.Args(0, 1, "LEASE or KEY"),
+		Args:              command.Args(0, 1, "LEASE or KEY"),
+		ValidArgsFunction: completeTaken(f),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := named(c, args, o.pool, &o.name); err != nil {
 				return err
@@ -168,7 +169,7 @@ func (t *taken) elsewhere(ctx context.Context, name, pool string) (string, error
 		case info.State == client.StateHeld || info.State == client.StateResetting:
 			return "", t.notTaken(info.Pool, info.Key, info.ID, info.Account, info.Holder)
 		}
-		return "", fault.WithCode(fault.Errorf(fault.Conflict, "lease %s is lost: it is %s", name, info.State), "lease_"+info.State)
+		return "", fault.WithCode(fault.Errorf(fault.Conflict, "lease %s %s", name, lostBy(info.State)), "lease_"+info.State)
 	}
 	pools := t.config.Lists(name)
 	if pool != "" {
@@ -189,6 +190,17 @@ func (t *taken) elsewhere(ctx context.Context, name, pool string) (string, error
 	return "nobody holds " + name + ": it was released already", nil
 }
 
+// lostBy says how a lease ended that was not released.
+func lostBy(state string) string {
+	switch state {
+	case client.StateForced:
+		return "was ended by an admin"
+	case client.StateExpired:
+		return "is lost: its time was over"
+	}
+	return "is lost: it is " + state
+}
+
 // notTaken refuses a running lease whose secret is not here.
 func (t *taken) notTaken(pool, key, id, account, holder string) error {
 	who := command.Plain(account)
@@ -196,6 +208,6 @@ func (t *taken) notTaken(pool, key, id, account, holder string) error {
 		who += " (" + command.Plain(holder) + ")"
 	}
 	return fault.Errorf(fault.Denied,
-		"lease %s of %s is held by %s, and was not taken by `qasight take` here (there is no file of it in %s): it is released where it was taken, or ended by an admin with `qasight pool force-release %s %s`",
+		"lease %s of %s is held by %s, and was not taken by `qasight take` here (there is no file of it in %s): it is released where it was taken, or ended by an admin with `qasight pool force-release %s %s --reason \"…\"`",
 		command.Plain(id), key, who, t.files.dir, pool, key)
 }

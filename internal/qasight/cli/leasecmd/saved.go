@@ -191,6 +191,25 @@ func (l leases) all(now time.Time) []saved {
 	return out
 }
 
+// ids are the saved leases' ids as their files are named; no file is opened.
+func (l leases) ids() []lease.ID {
+	dir, err := os.Open(l.dir)
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(maxTidied) // what could be read is what there is
+	var out []lease.ID
+	for _, name := range names {
+		plain, isLease := strings.CutSuffix(name, suffix)
+		text, err := url.PathUnescape(plain)
+		if id, e := lease.ParseID(text); isLease && err == nil && e == nil {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
 // find returns the lease that a person means: by its id, by its key (the newest one),
 // or with neither the only one of a pool. Pool narrows; "" does not. ok is false
 // when there is none.

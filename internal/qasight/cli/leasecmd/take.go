@@ -30,6 +30,9 @@ release it, or until the lease's time is over: no process renews it, so renew it
 time, or ask for a --ttl that is long enough. Where one command is all that needs the
 key, use "qasight exec": it renews, and stops the command when the lease is lost.
 
+Take does not wait: when no key is free, it ends with 75 at once, unless --wait says
+how long to wait. Exec waits as long as it takes, unless --wait says otherwise.
+
 As exec does, take resets a key that needs it and checks each; what hooks print goes
 to standard error.
 
@@ -84,7 +87,7 @@ func runTake(ctx context.Context, f *command.Factory, o *takeOptions) error {
 		Holder: holder, TTL: o.ttl, Wait: o.wait, Waiting: f.Waiting(b, p.Name, holder, r.Say),
 	})
 	if err != nil {
-		return command.LeaseError(err, p.Name, time.Since(began))
+		return command.LeaseError(ctx, b, err, p.Name, time.Since(began))
 	}
 	info := s.Info()
 	kept := saved{
@@ -102,16 +105,27 @@ func runTake(ctx context.Context, f *command.Factory, o *takeOptions) error {
 		} else if err != nil {
 			r.Say(err.Error())
 		}
-		return command.LeaseError(e, p.Name, time.Since(began))
+		return command.LeaseError(ctx, b, e, p.Name, time.Since(began))
 	}
 	if err := s.Detach(ctx); err != nil {
 		_ = files.remove(info.ID)
 		return err
 	}
 	if f.JSON {
-		return f.PrintJSON(described(s.Info(), s.Left()))
+		err = f.PrintJSON(described(s.Info(), s.Left()))
+	} else {
+		_, err = fmt.Fprintln(f.Out(), info.ID)
 	}
-	_, err = fmt.Fprintln(f.Out(), info.ID)
+	if err == nil {
+		return nil
+	}
+	// Nobody was told of the lease, so nobody would release it.
+	if back, failed := s.Return(ctx, hooks.Use{Unused: true}); !back.Done {
+		r.Say(fmt.Sprintf("%v; the lease %s is held: `qasight release %s`", failed, info.ID, info.ID))
+	} else {
+		_ = files.remove(info.ID)
+		r.Say(info.ID + " was given back, since its id could not be printed")
+	}
 	return err
 }
 

@@ -210,11 +210,10 @@ func confirm(ctx context.Context, f *command.Factory, yes bool) error {
 		f.Sayf("") // the prompt's line ends
 		return declined("declined, nothing was run: %w", err)
 	}
-	switch strings.ToLower(strings.TrimSpace(answer)) {
-	case "yes", "y":
+	if strings.TrimSpace(answer) == "yes" {
 		return nil
 	}
-	return declined("declined, nothing was run")
+	return declined("declined, nothing was run (only yes is yes)")
 }
 
 func declined(format string, args ...any) error {

@@ -27,8 +27,9 @@ func TestChangePrompt(t *testing.T) {
 		text   string
 	}{
 		"yes":       {"then it is done", types("yes\n"), 0, "qa-1 qa-2", "destroyed"},
-		"y":         {"is short for it", types("y\n"), 0, "qa-1 qa-2", "destroyed"},
-		"spelled":   {"whatever the letters' size and the blanks", types(" YES \n"), 0, "qa-1 qa-2", "destroyed"},
+		"y":         {"one letter is typed by chance", types("y\n"), 77, "qa-1 qa-2 qa-3 qa-4", "declined"},
+		"YES":       {"only yes is yes", types("YES\n"), 77, "qa-1 qa-2 qa-3 qa-4", "declined"},
+		"spelled":   {"blanks around it are nothing", types(" yes \n"), 0, "qa-1 qa-2", "destroyed"},
 		"no":        {"is none", types("no\n"), 77, "qa-1 qa-2 qa-3 qa-4", "declined"},
 		"return":    {"is none", types("\n"), 77, "qa-1 qa-2 qa-3 qa-4", "declined"},
 		"more":      {"only yes is yes", types("yes please\n"), 77, "qa-1 qa-2 qa-3 qa-4", "declined"},

@@ -67,16 +67,14 @@ func (t told) why(k client.Key, pool string) string {
 	if slices.Contains(k.Leaving, pool) {
 		add("leaves the pool when its lease ends")
 	}
-	if d := k.Disabled; d != nil {
-		rule := ""
-		if d.Auto {
-			rule = ", by a rule"
-		}
-		lead := "disabled "
-		if k.State == string(lease.DisabledSt) {
-			lead = ""
-		}
-		add("%sby %s%s since %s: %s", lead, d.By, rule, t.at(d.At), d.Reason)
+	switch d := k.Disabled; {
+	case d == nil:
+	case d.Auto:
+		add("taken out of use in %s's name since %s: %s", d.By, t.at(d.At), d.Reason)
+	case k.State == string(lease.DisabledSt):
+		add("by %s since %s: %s", d.By, t.at(d.At), d.Reason)
+	default:
+		add("disabled by %s since %s: %s", d.By, t.at(d.At), d.Reason)
 	}
 	for _, b := range k.Bars {
 		if b.Action != "" {

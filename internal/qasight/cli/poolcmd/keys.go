@@ -3,6 +3,7 @@ package poolcmd
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,15 +25,18 @@ type keyOptions struct {
 	fence     int64
 	// fenced is whether --fence was given.
 	fenced bool
+	// already is whether there was nothing to change.
+	already bool
 }
 
 // keyChanged is what the commands print with --json.
 type keyChanged struct {
 	Pool string `json:"pool"`
-	// Done is disabled, enabled or released.
-	Done   string     `json:"done"`
-	Reason string     `json:"reason,omitempty"`
-	Key    client.Key `json:"key"`
+	// Done is disabled, enabled or released; Already is whether it was so before.
+	Done    string     `json:"done"`
+	Already bool       `json:"already,omitempty"`
+	Reason  string     `json:"reason,omitempty"`
+	Key     client.Key `json:"key"`
 	// Lease is the one that force-release ended.
 	Lease *client.KeyLease `json:"lease,omitempty"`
 }
@@ -122,8 +126,6 @@ func (o *keyOptions) explain(p *config.Pool, err error) error {
 		return fmt.Errorf("%w: it was never published there: an admin runs `qasight pool publish %s`", err, o.pool)
 	case "key":
 		return fmt.Errorf("%w: pool %s has %s", err, o.pool, some(p.Items, 5))
-	case "role":
-		return fmt.Errorf("%w: ask an admin, or for a token of that role", err)
 	case "not_held":
 		return fmt.Errorf("%w: there is nothing to release (see `qasight pool why %s`)", err, o.pool)
 	case "fence":
@@ -143,6 +145,10 @@ func runDisable(ctx context.Context, o *keyOptions) error {
 
 func runEnable(ctx context.Context, o *keyOptions) error {
 	return o.change(ctx, "enabled", func(ctx context.Context, b broker.Broker) (client.Key, error) {
+		// Only for what is said of it: it is enabled in any case.
+		if v, err := b.Pool(ctx, o.pool); err == nil {
+			o.already = slices.ContainsFunc(v.Members, func(k client.Key) bool { return k.Name == o.key && k.Disabled == nil })
+		}
 		return b.Enable(ctx, o.pool, o.key)
 	})
 }
@@ -157,8 +163,13 @@ func (o *keyOptions) change(ctx context.Context, done string, change func(contex
 	if err != nil {
 		return o.explain(p, err)
 	}
-	return o.print(keyChanged{Pool: o.pool, Done: done, Reason: o.reason, Key: k})
+	return o.print(keyChanged{Pool: o.pool, Done: done, Already: o.already, Reason: o.reason, Key: k})
 }
+
+// forcedRest is for how many seconds a key rests after its lease was ended: its
+// holder looks each few seconds whether it has the key still, and then has to stop
+// what it runs there (package hooks).
+const forcedRest = 10
 
 func runForce(ctx context.Context, o *keyOptions) error {
 	if err := o.needReason(); err != nil {
@@ -186,19 +197,17 @@ func runForce(ctx context.Context, o *keyOptions) error {
 			return o.explain(p, fault.WithCode(fault.Errorf(fault.Conflict, "nobody holds %s: it is %s", o.key, k.State), "not_held"))
 		}
 	}
-	if out != nil {
+	if out != nil && !o.fenced {
 		// Who is told to be thrown out is who is, or nobody.
-		if !o.fenced {
-			o.fence = fence(out)
-		}
-		if !o.f.JSON && fence(out) == o.fence {
-			o.f.Sayf("%s", command.Plain(fmt.Sprintf("ending the lease %s of %s, who holds it until %s",
-				out.ID, who(out.Account, out.Holder), told{time.Now()}.until(out.SecondsLeft))))
-		}
+		o.fence = fence(out)
 	}
-	k, err := b.Force(ctx, o.pool, o.key, o.fence, o.reason)
+	k, err := b.Force(ctx, o.pool, o.key, client.ForceRequest{Fence: o.fence, Reason: o.reason, Rest: forcedRest})
 	if err != nil {
 		return o.explain(p, err)
+	}
+	if out != nil && !o.f.JSON {
+		o.f.Sayf("%s", command.Plain(fmt.Sprintf("ended the lease %s of %s, who held it until %s",
+			out.ID, who(out.Account, out.Holder), told{time.Now()}.until(out.SecondsLeft))))
 	}
 	return o.print(keyChanged{Pool: o.pool, Done: "released", Reason: o.reason, Key: k, Lease: out})
 }
@@ -208,13 +217,18 @@ func (o *keyOptions) print(c keyChanged) error {
 		return o.f.PrintJSON(c)
 	}
 	text := c.Key.Name + " of pool " + c.Pool + ": " + c.Done
+	if c.Already {
+		text = c.Key.Name + " of pool " + c.Pool + ": was not disabled"
+	}
 	if c.Lease != nil {
 		text += ", taken from " + who(c.Lease.Account, c.Lease.Holder)
 	}
 	if c.Reason != "" && c.Key.Disabled == nil { // else it is told below
 		text += " (" + c.Reason + ")"
 	}
-	text += "; it is " + c.Key.State + " now"
+	if c.Key.State != c.Done { // else it was said
+		text += "; it is " + c.Key.State + " now"
+	}
 	if why := (told{time.Now()}).why(c.Key, c.Pool); why != "" {
 		text += ": " + why
 	}

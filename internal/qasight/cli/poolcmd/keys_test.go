@@ -15,24 +15,24 @@ func TestKeysOfALocalDatabase(t *testing.T) {
 	t.Parallel()
 	p := newProject(t, "project: shop\npools:\n\twin: {items: [a, b], on_reset: 'true'}\n")
 	// Nobody took a key yet: the pool becomes known by this.
-	p.want(0, []string{"disable", "win", "a", "--reason", "boots into rescue mode"}, "a of pool win: disabled; it is disabled now: by ", "boots into rescue mode")
+	p.want(0, []string{"disable", "win", "a", "--reason", "boots into rescue mode"}, "a of pool win: disabled: by ", "boots into rescue mode")
 	p.want(1, words("status"), "1 disabled")
 	p.want(0, words("enable win a"), "a of pool win: enabled; it is free now\n")
-	p.want(0, []string{"enable", "win", "a", "--reason", "disk replaced"}, "enabled (disk replaced)")
+	p.want(0, []string{"enable", "win", "a", "--reason", "disk replaced"}, "a of pool win: was not disabled (disk replaced); it is free now\n")
 	p.want(0, words("status"), "2 of 2 keys free")
 
 	b := p.local()
 	l := take(t, b, "win", "job 1")
 	p.want(0, []string{"disable", "win", "a", "--reason", "noisy"}, "it is held now: by ", "(job 1)", "disabled by ")
 	out := p.want(0, []string{"force-release", "win", "a", "--reason", "its job hangs"},
-		"ending the lease "+l.ID()+" of ", "(job 1), who holds it until ", "released, taken from ", "it is disabled now")
-	if !strings.Contains(out.err, "ending the lease") || strings.Contains(out.out, "ending the lease") {
+		"ended the lease "+l.ID()+" of ", "(job 1), who held it until ", "released, taken from ", "it is disabled now")
+	if !strings.Contains(out.err, "ended the lease") || strings.Contains(out.out, "ended the lease") {
 		t.Errorf("%+v", out)
 	}
 	if err := l.Renew(t.Context(), client.RenewRequest{}); fault.CodeOf(err) != "lease_forced" {
 		t.Errorf("the lease goes on: %v", err)
 	}
-	p.want(0, words("enable win a"), "it is needs-reset now: whoever takes it next resets it first")
+	p.want(0, words("enable win a"), "it is cooling now: until ")
 
 	var got struct {
 		Pool, Done, Reason string
@@ -96,12 +96,12 @@ func TestKeysOfATeamServer(t *testing.T) {
 	}
 	ann.want(0, words("disable win a --reason noisy"), "it is held now: by ci (nightly)", "disabled by ann")
 	ann.want(0, words("force-release win a --reason hangs"), "taken from ci (nightly)", "it is disabled now: by ann")
-	ann.want(0, words("enable win a"), "it is free now")
+	ann.want(0, words("enable win a"), "it is cooling now: until ")
 	leases.Outage(true)
 	// The client tries again for a while: all at once.
 	var group sync.WaitGroup
 	for _, verb := range []string{"disable", "enable", "force-release"} {
-		group.Go(func() { ann.want(69, []string{verb, "win", "a", "--reason", "x"}, "unavailable") })
+		group.Go(func() { ann.want(69, []string{verb, "win", "a", "--reason", "x"}, "does not answer") })
 	}
 	group.Wait()
 }

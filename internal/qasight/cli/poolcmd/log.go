@@ -40,7 +40,9 @@ func newLog(f *command.Factory) *cobra.Command {
 		Long: `Shows the action log: each provider command that a person had run, the latest first,
 and every action without an end. Such an action runs, or was cut off: its outcome is
 not known, and its key is barred from being leased and changed until a person looks
-and says so with --resolve. The log is never changed, only added to.`,
+and says so with --resolve and --note. With --found the log also tells how it ended;
+left out, the action is resolved without a verdict, and the note alone says what was
+found. The log is never changed, only added to.`,
 		Example: "  qasight pool log win-vms --key qa-win-03\n  qasight pool log --resolve K3Q5Y7ZABC2DK3Q5Y7ZABC2D --note \"it is gone\" --found ok",
 		Args:    command.Args(0, 1, "at most POOL"),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
@@ -55,7 +57,9 @@ and says so with --resolve. The log is never changed, only added to.`,
 	flags.IntVar(&o.Limit, "limit", defaultLogLimit, "how many actions to show")
 	flags.StringVar(&o.Resolve, "resolve", "", "say what became of this action, which has no end")
 	flags.StringVar(&o.Note, "note", "", "with --resolve: what you found")
-	flags.StringVar(&o.Found, "found", "", "with --resolve: whether it was done after all, ok or failed")
+	flags.StringVar(&o.Found, "found", "", "with --resolve: whether it was done after all, ok or failed; left out: resolved without a verdict")
+	_ = c.RegisterFlagCompletionFunc("found", cobra.FixedCompletions( // the flag exists
+		[]string{"ok", "failed"}, cobra.ShellCompDirectiveNoFileComp))
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if len(args) == 1 {
 			o.Pool = args[0]
@@ -126,7 +130,7 @@ func runLog(ctx context.Context, f *command.Factory, o *logOptions) error {
 	if f.JSON {
 		return f.PrintJSON(logDocument(actions, open))
 	}
-	return printLog(f, actions, open)
+	return printLog(f, actions, open, func(a *action.Action) bool { return fault.CodeOf(mayRun(ctx, b, a)) == codeChange })
 }
 
 func knows(file *config.File, pool string) bool {
@@ -165,7 +169,9 @@ func readOpen(ctx context.Context, b broker.History, o *logOptions, shown []acti
 	return open, nil
 }
 
-func printLog(f *command.Factory, actions, open []action.Action) error {
+// printLog prints the log; alive tells of an action without an end whether it may
+// still run.
+func printLog(f *command.Factory, actions, open []action.Action, alive func(*action.Action) bool) error {
 	w := f.Out()
 	if len(actions)+len(open) == 0 {
 		fmt.Fprintln(w, "No provider command was run.")
@@ -190,8 +196,12 @@ func printLog(f *command.Factory, actions, open []action.Action) error {
 	}
 	slices.SortFunc(unfinished, func(a, b action.Action) int { return cmp.Compare(a.Started.Seq, b.Started.Seq) })
 	for _, a := range unfinished {
-		fmt.Fprintf(w, "\nUNFINISHED: the %s of %s since %s. It runs, or its outcome is unknown: look at it, then\n  qasight pool log --resolve %s --note TEXT [--found ok|failed]\n",
-			a.Verb, command.Plain(cmp.Or(a.Key, "pool "+a.Pool)), a.Started.Time.UTC().Format(time.RFC3339), a.ID)
+		what := "Its outcome is unknown: look at it, then"
+		if alive(&a) {
+			what = "Wait first: " + mayRunYet + ".\nWhen that is over and it has no end, look at it, then"
+		}
+		fmt.Fprintf(w, "\nUNFINISHED: the %s of %s since %s. %s\n  qasight pool log --resolve %s --note TEXT [--found ok|failed]\n",
+			a.Verb, command.Plain(cmp.Or(a.Key, "pool "+a.Pool)), a.Started.Time.UTC().Format(time.RFC3339), what, a.ID)
 	}
 	return nil
 }

@@ -90,10 +90,13 @@ func mayRun(ctx context.Context, b broker.Viewer, a *action.Action) error {
 		return nil // another change, of which this action is no part
 	}
 	return fault.WithCode(fault.Errorf(fault.Conflict,
-		"action %s may still run: %s (%s) changes pool %s since %s, and the lock on it ends %s after that shows no more life: wait, and try again then",
+		"action %s may still run: %s (%s) changes pool %s since %s, and the lock on it ends %s after that shows no more life: wait first; if its program was killed, the lock ends within a minute: try again then",
 		a.ID, v.Change.Account, command.Plain(v.Change.Holder), a.Pool, v.Change.Began.UTC().Format(time.RFC3339),
-		command.Duration(v.Change.SecondsLeft.Duration())), "change")
+		command.Duration(v.Change.SecondsLeft.Duration())), codeChange)
 }
+
+// codeChange is the code of an error that says that a change is under way.
+const codeChange = "change"
 
 // actionDocument is an action as --json prints it.
 type actionDocument struct {

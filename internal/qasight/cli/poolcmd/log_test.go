@@ -174,8 +174,10 @@ func TestResolveRunning(t *testing.T) {
 	tell(t, b, 2, action.VerbDestroy, "qa-3", "", "")
 	tell(t, b, 3, action.VerbList, "", "", "")
 	for _, id := range []string{"action-0000000002", "action-0000000003"} {
-		x.change(77, []string{"log", "--resolve", id, "--note", "gone"}, "may still run", "bob@desk-4 pid 7")
+		x.change(77, []string{"log", "--resolve", id, "--note", "gone"}, "may still run", "bob@desk-4 pid 7", "if its program was killed, the lock ends within a minute")
 	}
+	x.change(0, words("log"), "Wait first: it may still run; if its program was killed, the lock ends within a minute", "destroy of qa-9 since 20",
+		"Its outcome is unknown: look at it, then\n  qasight pool log --resolve action-0000000001 --note TEXT")
 	x.change(0, []string{"log", "--resolve", "action-0000000001", "--note", "of another change"}, "Resolved")
 	if err := change.End(t.Context()); err != nil {
 		t.Fatal(err)

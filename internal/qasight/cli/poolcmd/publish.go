@@ -22,7 +22,7 @@ type publishOptions struct {
 func newPublish(f *command.Factory) *cobra.Command {
 	o := &publishOptions{f: f}
 	c := &cobra.Command{
-		Use: "publish [POOL…]", Short: "Send pools to the team server",
+		Use: "publish [POOL…]", Short: "Make the file's pools those that keys are taken from",
 		Example: `  qasight pool publish --dry-run
   qasight pool publish win-vms`,
 		Long: `Sends the file's pools, or those named, to the team server: names, items, times,
@@ -31,7 +31,11 @@ differs from what was published is shown first. A pool that somebody else publis
 in that moment is refused.
 
 A key that leaves a pool's list while somebody holds it leaves when its lease ends.
-This needs the role admin.`,
+This needs the role admin.
+
+A local lease database follows the file by itself whenever a key is taken. There it
+says that this file is the right one, where another checkout of the project lists
+other keys.`,
 		ValidArgsFunction: completePools(f),
 		RunE: func(c *cobra.Command, args []string) error {
 			o.pools = args
@@ -44,9 +48,12 @@ This needs the role admin.`,
 
 // publishReport is what `pool publish --json` prints.
 type publishReport struct {
-	Server string        `json:"server"`
+	// Server is absent for a local lease database.
+	Server string        `json:"server,omitempty"`
 	DryRun bool          `json:"dryRun"`
 	Pools  []poolPublish `json:"pools"`
+
+	place broker.Place
 }
 
 // poolPublish is what becomes of one pool.
@@ -76,17 +83,20 @@ func runPublish(ctx context.Context, o *publishOptions) error {
 	if err != nil {
 		return err
 	}
-	if cfg.Server == "" {
-		return fault.New(fault.Invalid, "the local database follows the file; nothing to publish: a team server is named by `server:` in the file")
+	b, err := o.f.Looker(ctx, cfg)
+	if !o.dry { // only then a local database is made
+		if err == nil {
+			_ = b.Close() // it was looked at
+		}
+		b, err = o.f.Broker(ctx, cfg)
 	}
-	b, err := o.f.Broker(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = b.Close() }() // a team server's has nothing to lose
+	defer func() { _ = b.Close() }() // what counts was committed
 	ctx, stop := o.f.UntilSignal(ctx)
 	defer stop()
-	r := publishReport{Server: cfg.Server, DryRun: o.dry}
+	r := publishReport{Server: cfg.Server, DryRun: o.dry, place: b.Place()}
 	for _, p := range pools {
 		one, err := planPublish(ctx, b, p)
 		if err != nil {
@@ -99,7 +109,10 @@ func runPublish(ctx context.Context, o *publishOptions) error {
 			return err
 		}
 	}
-	failed := o.send(ctx, b, &r)
+	var failed error
+	if keeper, ok := b.(broker.Keeper); ok && !o.dry {
+		failed = o.send(ctx, keeper, &r)
+	}
 	if o.f.JSON {
 		if err := o.f.PrintJSON(r); err != nil {
 			return err
@@ -120,7 +133,7 @@ func orInterrupted(ctx context.Context, err error) error {
 }
 
 // planPublish compares the file's pool with what was published.
-func planPublish(ctx context.Context, b broker.Broker, p *config.Pool) (poolPublish, error) {
+func planPublish(ctx context.Context, b broker.Viewer, p *config.Pool) (poolPublish, error) {
 	one := poolPublish{Name: p.Name, Differences: []string{}, cfg: p}
 	v, err := b.Pool(ctx, p.Name)
 	switch {
@@ -178,16 +191,13 @@ func (o *publishOptions) show(r publishReport) error {
 		}
 	}
 	if o.dry {
-		return say("dry run: nothing was sent to %s", r.Server)
+		return say("dry run: nothing was sent to the %s", r.place)
 	}
 	return nil
 }
 
 // send publishes what differs, up to the first refusal.
-func (o *publishOptions) send(ctx context.Context, b broker.Broker, r *publishReport) error {
-	if o.dry {
-		return nil
-	}
+func (o *publishOptions) send(ctx context.Context, b broker.Keeper, r *publishReport) error {
 	sent := 0
 	for i := range r.Pools {
 		p := &r.Pools[i]
@@ -226,8 +236,6 @@ func explainPublish(name string, err error) error {
 	switch fault.CodeOf(err) {
 	case "revision":
 		return fmt.Errorf("%w: somebody published %s in this moment: look at the differences again", err, name)
-	case "role":
-		return fmt.Errorf("%w: ask an admin, or for a token of that role", err)
 	case "managed":
 		return fmt.Errorf("%w: %s is a controller's: give the file's pool another name", err, name)
 	}

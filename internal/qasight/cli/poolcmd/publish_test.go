@@ -21,7 +21,7 @@ func TestPublish(t *testing.T) {
 	mac: {items: [m]}
 `))
 	ann := s.as(p, "ann")
-	ann.want(0, words("publish --dry-run"), "win: new, 2 keys", "mac: new, 1 key", "dry run: nothing was sent to "+s.url)
+	ann.want(0, words("publish --dry-run"), "win: new, 2 keys", "mac: new, 1 key", "dry run: nothing was sent to the team server "+s.url)
 	for _, c := range s.calls() {
 		if !strings.HasPrefix(c, "GET ") {
 			t.Errorf("a dry run called %s", c)
@@ -68,7 +68,7 @@ func TestPublish(t *testing.T) {
 func TestPublishRefuses(t *testing.T) {
 	t.Parallel()
 	local := newProject(t, localPools)
-	local.want(2, words("publish"), "the local database follows the file; nothing to publish")
+	local.want(0, words("publish"), "win: published, revision 1")
 	local.want(2, words("publish wim"), `has no pool "wim"`)
 	local.file("project: shop\n")
 	local.want(2, words("publish"), "pools")
@@ -79,7 +79,7 @@ func TestPublishRefuses(t *testing.T) {
 	s.as(p, "bob").want(77, words("publish"), "account bob has the role runner; this needs admin", "ask an admin")
 	s.as(p, "bob").want(0, words("publish --dry-run"), "win: new")
 	leases.Outage(true)
-	s.as(p, "ann").want(69, words("publish"), "unavailable")
+	s.as(p, "ann").want(69, words("publish"), "does not answer")
 	leases.Outage(false)
 	if _, err := s.broker(t, "ann").Pool(t.Context(), "win"); err == nil {
 		t.Error("one of these was published")

@@ -164,7 +164,7 @@ func interrupted(ctx context.Context) error {
 
 // terminal is where progress is shown: nil for nowhere.
 func (o *statusOptions) terminal() io.Writer {
-	if o.f.JSON || !o.f.Streams.ErrTerminal {
+	if o.f.JSON || !o.f.Streams.ErrTerminal || o.f.Getenv("TERM") == "dumb" { // which knows no escapes
 		return nil
 	}
 	return o.f.Streams.Err

@@ -308,7 +308,7 @@ func (a actionReport) text() string {
 	if a.Host != "" {
 		on = " on " + a.Host
 	}
-	return fmt.Sprintf("%s, begun by %s%s at %s, has no end, so its outcome is unknown: see what became of it, then `qasight pool log --resolve %s`",
+	return fmt.Sprintf("%s, begun by %s%s at %s, has no end, so its outcome is unknown: see what became of it, then `qasight pool log --resolve %s --note TEXT`",
 		of, a.User, on, a.Started.Local().Format("2006-01-02 15:04:05"), a.Action)
 }
 

@@ -126,7 +126,7 @@ func TestStatusOfASilentServer(t *testing.T) {
 	group.Go(func() {
 		ann.want(69, words("status"), "1 list failed, the lease store does not answer", "win: 2 keys, lease states not known; 1 present, 1 missing, 0 left over")
 	})
-	group.Go(func() { ann.want(69, words("why win"), "unavailable") })
+	group.Go(func() { ann.want(69, words("why win"), "does not answer") })
 	silent("without the store")
 	group.Wait()
 	leases.Outage(false)

@@ -232,7 +232,7 @@ func TestStatusOfLeases(t *testing.T) {
 			t.Fatalf("took %s, want %s", l.Key(), k)
 		}
 	}
-	if _, err := b.Force(ctx, "win", "k-2", 0, "test"); err != nil {
+	if _, err := b.Force(ctx, "win", "k-2", client.ForceRequest{Reason: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.Disable(ctx, "win", "k-4", "boots into \u202erescue mode"); err != nil {
@@ -311,7 +311,7 @@ func TestStatusOfChangesAndActions(t *testing.T) {
 	if strings.Contains(string(checked), "k-5") {
 		t.Error("a barred key was checked")
 	}
-	p.want(1, words("status"), "qasight pool log --resolve old-0123456789abcdef", "a change is under way: add of k-6, k-5 by ", "create k-6 runs since",
+	p.want(1, words("status"), "`qasight pool log --resolve old-0123456789abcdef --note TEXT`", "a change is under way: add of k-6, k-5 by ", "create k-6 runs since",
 		"barred by a change of", "in pool linux, which the file does not have: create of l-1", "1 finding beside the pools")
 	if err := change.End(ctx); err != nil {
 		t.Fatal(err)
@@ -654,6 +654,10 @@ pools:
 	}
 	if s := p.want(0, words("status --json")); s.err != "" {
 		t.Errorf("with --json: %q", s.err)
+	}
+	p.env = append(p.env, "TERM=dumb")
+	if s := p.want(0, words("status")); s.err != "" {
+		t.Errorf("on a terminal that knows no escapes: %q", s.err)
 	}
 }
 

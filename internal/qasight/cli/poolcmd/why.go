@@ -258,6 +258,9 @@ func (r *whyReport) advise(t told, published bool) []string {
 // maxAdvice bounds pieces of one kind.
 const maxAdvice = 5
 
+// mayRunYet is what to do about an action without an end whose change shows life.
+const mayRunYet = "it may still run; if its program was killed, the lock ends within a minute"
+
 // adviseBars says what ends the bars, once for each change and action.
 func (r *whyReport) adviseBars() []string {
 	var out []string
@@ -266,7 +269,10 @@ func (r *whyReport) adviseBars() []string {
 		for _, b := range k.Bars {
 			text := fmt.Sprintf("wait for the change of %s, or ask: it ends by itself", b.By)
 			if b.Action != "" {
-				text = fmt.Sprintf("see what became of %s after an action of %s without an end, then `qasight pool log --resolve %s`", k.Name, b.By, b.Action)
+				text = fmt.Sprintf("see what became of %s after an action of %s without an end, then `qasight pool log --resolve %s --note TEXT`", k.Name, b.By, b.Action)
+				if c := r.Change; c != nil && slices.Contains(c.Keys, k.Name) {
+					text = "wait first: " + mayRunYet + "; then " + text
+				}
 			}
 			if !seen[text] && len(seen) < maxAdvice {
 				seen[text] = true

@@ -80,7 +80,7 @@ func TestWhyOfALocalDatabase(t *testing.T) {
 	ctx := t.Context()
 	take(t, b, "win", "job 1")
 	take(t, b, "win", "job 2")
-	if _, err := b.Force(ctx, "win", "k-2", 0, "test"); err != nil {
+	if _, err := b.Force(ctx, "win", "k-2", client.ForceRequest{Reason: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.Append(ctx, started("old", "win", "k-5")); err != nil {
@@ -91,13 +91,36 @@ func TestWhyOfALocalDatabase(t *testing.T) {
 	}
 	p.want(0, words("why win"),
 		"2 of 6 keys free", "held, yours", "release k-1, which your own account holds, as job 1", "whoever takes it next resets it first",
-		"take one: 3 keys can be taken now", "barred by an action of ", "qasight pool log --resolve old-0123456789abcdef",
+		"take one: 3 keys can be taken now", "barred by an action of ", "`qasight pool log --resolve old-0123456789abcdef --note TEXT`",
 		"barred by a change of ", "A change is under way: remove k-6 by ", "wait for the change of ", "2 keys not shown: --all shows them")
 	p.want(0, words("why win --all"), "k-3", "k-4")
 	if _, err := take(t, b, "rest", "").Release(ctx, client.ReleaseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	p.want(0, words("why rest"), "cooling", "left)", "whoever comes now is number 1 in line, and r-1 comes free then\n")
+}
+
+// An action whose change shows life is not judged yet.
+func TestWhySaysToWaitFirst(t *testing.T) {
+	t.Parallel()
+	p := newProject(t, localPools)
+	b := p.local()
+	p.prepare(b)
+	change, err := b.Begin(t.Context(), "win", client.ChangeRequest{Verb: "remove", Keys: []string{"k-6"}, Holder: "ann@desk-3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Append(t.Context(), started("new", "win", "k-6")); err != nil {
+		t.Fatal(err)
+	}
+	const wait = "wait first: it may still run; if its program was killed, the lock ends within a minute; then see what became of k-6"
+	p.want(0, words("why win"), wait)
+	if err := change.End(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s := p.want(0, words("why win"), "see what became of k-6"); strings.Contains(s.out, "wait first") {
+		t.Errorf("the change has ended: %s", s.out)
+	}
 }
 
 func TestWhyRefuses(t *testing.T) {

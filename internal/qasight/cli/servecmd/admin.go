@@ -90,8 +90,8 @@ func anotherAdmin(ctx context.Context, p place, home, account, out string) error
 	if at.Path != "" && missing(at.Path) {
 		return fault.Errorf(fault.Invalid, "there is no database %s: name the one that the server uses with --database", at.Path)
 	}
-	if !missing(out) {
-		return fault.Errorf(fault.Invalid, "%s is there already: move it away, or name another file with --out", out)
+	if err := usable("--out", out); err != nil {
+		return err
 	}
 	db, err := sqldb.Open(ctx, at)
 	if err != nil {

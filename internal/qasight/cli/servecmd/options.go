@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/desk/api"
@@ -41,7 +42,7 @@ type options struct {
 type place struct{ database, urlFile string }
 
 // maxRate is where a limit on requests a second stops to be one.
-const maxRate = 1e6
+const maxRate = 1_000_000
 
 // validate refuses combinations that cannot work, naming the flag.
 func (o *options) validate() error {
@@ -50,7 +51,8 @@ func (o *options) validate() error {
 	case (o.tls.Cert == "") != (o.tls.Key == ""):
 		return refuse("--tls-cert and --tls-key go together: give both or neither")
 	case !(o.rate > 0 && o.rate <= maxRate) && o.rate != -1: // also for NaN
-		return refuse("--api-rate=%v: want more than 0 and at most %v requests a second, or -1 for no limit", o.rate, float64(maxRate))
+		return refuse("--api-rate=%s: want more than 0 and at most %d requests a second, or -1 for no limit",
+			strconv.FormatFloat(o.rate, 'f', -1, 64), maxRate)
 	}
 	return o.place.validate()
 }
@@ -91,6 +93,23 @@ func makeHome(home string, needed bool) error {
 		return fault.Errorf(fault.Invalid, "the server's folder cannot be made: %w: name another place with --database", err)
 	}
 	return nil
+}
+
+// usable refuses a file that is to be made, where it cannot be.
+func usable(flag, path string) error {
+	if !missing(path) {
+		return fault.Errorf(fault.Invalid, "%s is there already: move it away, or name another file with %s", path, flag)
+	}
+	dir := filepath.Dir(path)
+	probe, err := os.CreateTemp(dir, ".qasight-*.tmp")
+	if err != nil {
+		if cause, ok := errors.AsType[*fs.PathError](err); ok {
+			err = cause.Err
+		}
+		return fault.Errorf(fault.Invalid, "%s %s: no file can be made in %s: %w: name a file in a folder that you may write to", flag, path, dir, err)
+	}
+	_ = probe.Close()
+	return os.Remove(probe.Name())
 }
 
 // limits bound what one token may ask.

@@ -2,7 +2,6 @@ package servecmd
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -15,6 +14,7 @@ import (
 
 	"fleetdesk/client"
 	"fleetdesk/internal/core/fault"
+	"fleetdesk/internal/qasight/broker"
 	"fleetdesk/internal/qasight/cli/command"
 )
 
@@ -66,6 +66,8 @@ func checkURL(s string) error {
 		return fault.New(fault.Invalid, "--server is no URL: write it as https://HOST:PORT")
 	case u.User != nil:
 		return fault.New(fault.Invalid, "--server holds a user: leave it out; the token says who you are")
+	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
+		return fault.New(fault.Invalid, "--server has a path: write https://HOST:PORT")
 	case u.Scheme == "http" && !loopback(u.Hostname()):
 		return fault.New(fault.Invalid, "--server: http would send your token unencrypted to another machine: use https (http is for localhost, 127.0.0.1 and [::1])")
 	}
@@ -114,38 +116,8 @@ func dial(address string, t client.Token) (remote, error) {
 	return remote{c, address, transport.CloseIdleConnections}, nil
 }
 
-// explain gives a client's error the class and code that the rules gave it, and
-// says what a person can do.
-func (r remote) explain(err error) error {
-	e, ok := errors.AsType[*client.Error](err)
-	if !ok {
-		return err
-	}
-	say := func(format string, args ...any) error {
-		return fault.WithCode(fault.Errorf(fault.Class(e.Class), format, args...), e.Code)
-	}
-	switch {
-	case e.Status == 0 && untrusted(err):
-		return say("%s: %w: when an authority of your own signed it, name the authority's file in SSL_CERT_FILE", r.url, err)
-	case e.Status == 0 && e.Class != client.Invalid:
-		return say("the team server %s does not answer: %w: check the URL, that the server runs, and that this machine reaches it", r.url, err)
-	case e.Status == http.StatusUnauthorized:
-		return say("%s: %w: log in again with `qasight login`", r.url, err)
-	case e.Status == http.StatusForbidden:
-		return say("%s: %w: `qasight whoami` says what your token may do", r.url, err)
-	case e.Status == http.StatusNotFound && e.Code == "":
-		return say("%s: %w: is it a qasight server?", r.url, err)
-	}
-	return say("%s: %w", r.url, err)
-}
-
-// untrusted tells whether the server's certificate is why it was not spoken to.
-func untrusted(err error) bool {
-	_, authority := errors.AsType[x509.UnknownAuthorityError](err)
-	_, host := errors.AsType[x509.HostnameError](err)
-	_, invalid := errors.AsType[x509.CertificateInvalidError](err)
-	return authority || host || invalid
-}
+// explain says what a person can do about a client's error.
+func (r remote) explain(err error) error { return broker.Explain(r.url, err) }
 
 func (r remote) accounts(ctx context.Context) ([]client.Account, error) {
 	var all []client.Account

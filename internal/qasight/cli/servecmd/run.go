@@ -2,6 +2,8 @@ package servecmd
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -82,6 +84,16 @@ func setting(err error) error {
 	return err
 }
 
+// named reports whether an error of opening the database is about a file that the
+// command line names. What a database server refuses is not.
+func (p place) named(err error) bool {
+	if p.urlFile != "" {
+		file, ok := errors.AsType[*fs.PathError](err)
+		return ok && file.Path == p.urlFile
+	}
+	return p.database != ""
+}
+
 // open opens what can be wrong on this machine before anything runs: the database
 // and the port.
 func open(ctx context.Context, o options, metrics *prometheus.Registry) (_ *desk, err error) {
@@ -98,6 +110,9 @@ func open(ctx context.Context, o options, metrics *prometheus.Registry) (_ *desk
 		}
 	}
 	if d.db, err = sqldb.Open(ctx, o.at(o.home)); err != nil {
+		if o.named(err) {
+			err = setting(err)
+		}
 		return nil, err
 	}
 	d.tokens = token.New(token.Options{Store: d.db.Tokens(), Directory: d.db.Tokens()})

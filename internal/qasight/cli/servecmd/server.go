@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/platform/obs"
 	"fleetdesk/internal/qasight/cli/command"
 )
@@ -16,7 +17,6 @@ const serverFolder = "server"
 
 func newServer(f *command.Factory) *cobra.Command {
 	var o options
-	var verbosity int
 	var jsonLog bool
 	c := &cobra.Command{
 		Use: "server", Short: "Run the team server, which several machines lease from", Args: command.NoArgs,
@@ -25,7 +25,8 @@ accounts and the action log over HTTP, kept in an SQLite file or in PostgreSQL.
 
 It runs no command, ever, and reads no qasight.yaml: pools come from "qasight pool
 publish", and hooks run where the keys are used. On its first start it makes the
-account "admin", and leaves its token in a file that only you can read.`,
+account "admin", and leaves its token in a file that only you can read. With
+--verbose the log also tells what goes on inside.`,
 		Example: `  qasight server
   qasight server --listen :8443 --tls-cert cert.pem --tls-key key.pem
   qasight server --listen :8443 --tls-cert cert.pem --tls-key key.pem --database-url-file /etc/qasight/db-url
@@ -33,11 +34,11 @@ account "admin", and leaves its token in a file that only you can read.`,
   # for scripts: any free port, and where it is
   qasight server --listen 127.0.0.1:0 --address-file ./address`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if f.Verbose {
-				verbosity = max(verbosity, 1)
+			if f.JSON {
+				return fault.New(fault.Invalid, "server prints no document, so --json means nothing to it: leave it out (--log-json logs JSON lines)")
 			}
 			o.home = f.StateDir(serverFolder)
-			o.log = obs.NewLogger(f.Streams.Err, obs.Options{Level: obs.Verbosity(verbosity), JSON: jsonLog})
+			o.log = obs.NewLogger(f.Streams.Err, obs.Options{Level: f.LogLevel(), JSON: jsonLog})
 			ctx, stop := f.UntilSignal(c.Context())
 			defer stop()
 			o.ready = func(s started) error { return tell(ctx, f, s) }
@@ -55,7 +56,6 @@ account "admin", and leaves its token in a file that only you can read.`,
 	flags.StringVar(&o.adminTokenFile, "admin-token-file", "", "new file (0600) for the first admin token; default admin-token beside the database")
 	flags.Float64Var(&o.rate, "api-rate", 50, "requests a second of one token, sustained; twice as many at once; -1 for no limit")
 	flags.BoolVar(&jsonLog, "log-json", false, "log JSON lines")
-	flags.IntVarP(&verbosity, "verbosity", "v", 0, "log level: 1 adds what goes on inside")
 	c.AddCommand(newAdminToken(f))
 	return c
 }
@@ -70,7 +70,8 @@ func databaseFlags(c *cobra.Command, p *place) {
 // person at a terminal alone: anything else keeps what it is given. A reader that
 // has gone away does not end the server.
 func tell(ctx context.Context, f *command.Factory, s started) error {
-	fmt.Fprintln(f.Out(), "listening on", s.url)
+	out := f.Streams.Out // not f.Out: see above
+	fmt.Fprintln(out, "listening on", s.url)
 	switch {
 	case s.tokenFile == "":
 	case s.fresh && f.Streams.OutTerminal:
@@ -78,14 +79,14 @@ func tell(ctx context.Context, f *command.Factory, s started) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(f.Out(), "the first admin token, which is also in %s:\n  %s\n", s.tokenFile, text)
+		fmt.Fprintf(out, "the first admin token, which is also in %s:\n  %s\n", s.tokenFile, text)
 	case s.fresh:
-		fmt.Fprintln(f.Out(), "the first admin token is in", s.tokenFile)
+		fmt.Fprintln(out, "the first admin token is in", s.tokenFile)
 	default:
-		fmt.Fprintln(f.Out(), "the first admin token was put into", s.tokenFile)
+		fmt.Fprintln(out, "the first admin token was put into", s.tokenFile)
 	}
 	if s.fresh {
-		fmt.Fprintf(f.Out(), "log in: qasight login --server %s < %s\n", s.url, s.tokenFile)
+		fmt.Fprintf(out, "log in: qasight login --server %s < %s\n", s.url, s.tokenFile)
 	}
 	return nil
 }

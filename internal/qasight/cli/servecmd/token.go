@@ -75,8 +75,10 @@ token goes to standard output alone, once, or to a new file that only you can re
 					return err
 				}
 			}
-			if out != "" && !missing(out) {
-				return fault.Errorf(fault.Invalid, "%s is there already: move it away, or name another file with --out", out)
+			if out != "" {
+				if err := usable("--out", out); err != nil {
+					return err // before an account is made
+				}
 			}
 			return t.run(c, func(ctx context.Context, r remote) error {
 				a, err := t.ensure(ctx, r, args[0], role)

@@ -67,7 +67,7 @@ func TestCheckURL(t *testing.T) {
 	t.Parallel()
 	for in, reason := range map[string]string{
 		"https://qasight.example:8443":       "",
-		"https://qasight.example/team":       "",
+		"https://qasight.example/team":       "has a path",
 		"http://127.0.0.1:8443":              "",
 		"http://localhost:8443":              "",
 		"http://[::1]:8443":                  "",

@@ -9,6 +9,7 @@ import (
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/qasight/cli/command"
 	"fleetdesk/internal/qasight/config"
+	"fleetdesk/internal/qasight/pool"
 )
 
 // New returns the commands.
@@ -78,7 +79,7 @@ the highest of the workers'.`,
 			case c.Flags().Changed("workers") && (o.workers < 1 || o.workers > config.MaxWorkers):
 				return fault.Errorf(fault.Invalid, "--workers is %d: want 1 to %d", o.workers, config.MaxWorkers)
 			case c.Flags().Changed("wait") && o.wait < 0:
-				return fault.Errorf(fault.Invalid, "--wait is %s: want 0 or more", o.wait)
+				return fault.Errorf(fault.Invalid, "--wait is %s: want 0 or more", pool.Short(o.wait))
 			}
 			return runStage(c.Context(), f, o)
 		},

@@ -18,6 +18,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"fleetdesk/client"
 	"fleetdesk/internal/qasight/broker"
 	"fleetdesk/internal/qasight/broker/brokertest"
 	"fleetdesk/internal/qasight/cli"
@@ -277,7 +278,7 @@ func TestStageForced(t *testing.T) {
 	s := start(t, strings.Replace(twoKeys, "while :; do", "while ! test -e go; do", 1), "ui", "--json", "--workers", "2")
 	eventually(t, "both run", func() bool { return s.ready() == 2 })
 	b := s.broker()
-	if _, err := b.Force(t.Context(), "vms", "vm-2", 0, "needed"); err != nil {
+	if _, err := b.Force(t.Context(), "vms", "vm-2", client.ForceRequest{Reason: "needed"}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "it is told", func() bool {
