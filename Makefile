@@ -75,6 +75,7 @@ vuln: setup-go ## Look known vulnerabilities up (needs vuln.go.dev, or GOVULNDB=
 
 qasight: setup-go ## Build bin/qasight alone.
 	@hack/progress.sh "building qasight" go build -v -ldflags="$(LDFLAGS)" -o bin/ ./cmd/qasight
+	@echo "built bin/qasight"
 
 build: setup-go standalone ## Build the programs into bin/.
 	@hack/progress.sh "building proxy-operator and qasight" go build -v -ldflags="$(LDFLAGS)" -o bin/ ./cmd/...
