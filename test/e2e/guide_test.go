@@ -108,6 +108,37 @@ func TestGuide(t *testing.T) {
 	}
 }
 
+// The first steps of the README are typed as they stand, but for what builds the
+// program and finds it.
+func TestReadmeOfQasight(t *testing.T) {
+	t.Parallel()
+	data, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sh := newShell(t)
+	sh.run("export TMPDIR=" + t.TempDir())
+	typed := 0
+	for _, k := range blocks(string(data)) {
+		if k.info != "sh" || !strings.Contains(k.text, "qasight init") {
+			continue
+		}
+		for line := range strings.Lines(k.text) {
+			if strings.HasPrefix(line, "make ") || strings.HasPrefix(line, "export PATH=") {
+				continue
+			}
+			line = strings.ReplaceAll(strings.TrimSpace(line), "/tmp/", "$TMPDIR/")
+			out := sh.run(line + "\n[ $? = 0 ] || echo FAILED")
+			if typed++; strings.Contains(out, "FAILED") {
+				t.Errorf("%s:\n%s", line, out)
+			}
+		}
+	}
+	if typed < 4 {
+		t.Errorf("only %d lines were typed", typed)
+	}
+}
+
 // volatile is what differs from run to run.
 var volatile = []struct {
 	is  *regexp.Regexp
