@@ -101,9 +101,14 @@ func (d *desk) gather(ctx context.Context, answered int, most time.Duration) {
 	}
 	timer := time.NewTimer(most)
 	defer timer.Stop()
+	d.mu.Lock()
+	// Those who came meanwhile are others: two groups that wait for each other's
+	// number alone would take turns for ever.
+	want := min(d.ops+answered, d.limits.Batch)
+	d.mu.Unlock()
 	for {
 		d.mu.Lock()
-		all := d.ops >= answered
+		all := d.ops >= want
 		d.mu.Unlock()
 		if all {
 			return

@@ -12,8 +12,8 @@ import (
 
 // busy runs so many clients that take and give back ten times each, with a
 // moment between their calls, over a database that takes 2 ms a transaction. They
-// begin together.
-func busy(t *testing.T, store *tap, clients int) (transactions int, took time.Duration) {
+// begin together, but for those who come while the others' first one runs.
+func busy(t *testing.T, store *tap, clients, late int) (transactions int, took time.Duration) {
 	t.Helper()
 	const turn = 200 * time.Microsecond // the way to a client and back
 	s, stop := start(t, store, service.Limits{})
@@ -30,8 +30,11 @@ func busy(t *testing.T, store *tap, clients int) (transactions int, took time.Du
 	synctest.Wait()
 	store.forget()
 	began := time.Now()
-	for range clients {
+	for i := range clients {
 		group.Go(func() {
+			if i < late {
+				time.Sleep(3 * time.Millisecond)
+			}
 			for range 10 {
 				g, err := s.Take(t.Context(), service.TakeRequest{Account: "ann", Pool: "p"})
 				if err != nil {
@@ -55,9 +58,22 @@ func busy(t *testing.T, store *tap, clients int) (transactions int, took time.Du
 // they come back a moment after the answer.
 func TestAnsweredTogetherStayTogether(t *testing.T) {
 	bubble(t, []string{"a", "b", "c", "d", "e", "f", "g", "h"}, func(t *testing.T, store *tap) {
-		n, took := busy(t, store, 8)
+		n, took := busy(t, store, 8, 0)
 		if n > 25 {
 			t.Errorf("160 operations of 8 clients took %d transactions, 20 would do", n)
+		}
+		if took > 70*time.Millisecond {
+			t.Errorf("they took %s", took)
+		}
+	})
+}
+
+// Two groups that come in turns, each while the other is served, become one.
+func TestTwoGroupsBecomeOne(t *testing.T) {
+	bubble(t, []string{"a", "b", "c", "d", "e", "f", "g", "h"}, func(t *testing.T, store *tap) {
+		n, took := busy(t, store, 8, 4)
+		if n > 21 { // one of them more than those who begin together need
+			t.Errorf("160 operations of 8 clients took %d transactions, 21 would do", n)
 		}
 		if took > 70*time.Millisecond {
 			t.Errorf("they took %s", took)
@@ -68,7 +84,7 @@ func TestAnsweredTogetherStayTogether(t *testing.T) {
 // A client that is alone is never held up.
 func TestAloneIsNotHeldUp(t *testing.T) {
 	bubble(t, []string{"a"}, func(t *testing.T, store *tap) {
-		if _, took := busy(t, store, 1); took > 10*2*(2*time.Millisecond+200*time.Microsecond)+4*time.Millisecond {
+		if _, took := busy(t, store, 1, 0); took > 10*2*(2*time.Millisecond+200*time.Microsecond)+4*time.Millisecond {
 			t.Errorf("ten pairs took %s", took)
 		}
 	})
