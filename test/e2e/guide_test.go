@@ -117,7 +117,6 @@ func TestReadmeOfQasight(t *testing.T) {
 		t.Fatal(err)
 	}
 	sh := newShell(t)
-	sh.run("export TMPDIR=" + t.TempDir())
 	typed := 0
 	for _, k := range blocks(string(data)) {
 		if k.info != "sh" || !strings.Contains(k.text, "qasight init") {
@@ -127,7 +126,7 @@ func TestReadmeOfQasight(t *testing.T) {
 			if strings.HasPrefix(line, "make ") || strings.HasPrefix(line, "export PATH=") {
 				continue
 			}
-			line = strings.ReplaceAll(strings.TrimSpace(line), "/tmp/", "$TMPDIR/")
+			line = strings.TrimSpace(line)
 			out := sh.run(line + "\n[ $? = 0 ] || echo FAILED")
 			if typed++; strings.Contains(out, "FAILED") {
 				t.Errorf("%s:\n%s", line, out)
