@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -206,6 +207,34 @@ func (e Entry) Decode(into any) error {
 		return fault.Errorf(fault.Invalid, "provider %q: %w", e.Name, at(e.file, err))
 	}
 	return nil
+}
+
+// LineOf returns the line of a field in the entry's section, by the keys that
+// lead there (the index, in a list). Where the path leads nowhere, as with a
+// field that is missing, it is the line of the last part that is there.
+func (e Entry) LineOf(path ...string) int {
+	at, node := e.Line, e.section
+	for _, key := range path {
+		var next ast.Node
+		switch n := node.(type) {
+		case *ast.MappingNode:
+			for _, kv := range n.Values {
+				if kv.Key.GetToken().Value == key {
+					at, next = line(kv.Key), kv.Value
+				}
+			}
+		case *ast.SequenceNode:
+			if i, err := strconv.Atoi(key); err == nil && i >= 0 && i < len(n.Values) {
+				next = n.Values[i]
+				at = line(next)
+			}
+		}
+		if next == nil {
+			return at
+		}
+		node = next
+	}
+	return at
 }
 
 // File returns what errors call the file that the entry is from.

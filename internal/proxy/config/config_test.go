@@ -140,3 +140,30 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// A value that is wrong only to the provider is still named by its line.
+func TestLineOf(t *testing.T) {
+	f, err := config.Parse("f", []byte(`providers:
+- name: a
+  kind: kvm
+  kvm:
+    hosts:
+      box-1:
+        address: 192.0.2.5
+        port: 70000
+    list:
+    - x
+    - y
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]int{
+		"hosts": 5, "hosts box-1": 6, "hosts box-1 port": 8, "list 1": 11,
+		"hosts box-1 bridge": 6, "hosts box-2": 5, "list 7": 9, "list x": 9, "list 0 deeper": 10, "nothing": 2, "": 2,
+	} {
+		if got := f.Providers[0].LineOf(strings.Fields(path)...); got != want {
+			t.Errorf("%q is on line %d; LineOf says %d", path, want, got)
+		}
+	}
+}

@@ -108,8 +108,15 @@ func (p *pass) advance(ctx context.Context) outcome {
 	case provider.Impaired:
 		p.provisioning(v1alpha1.ReasonImpaired, "the instance is broken and is left alone: "+orNothing(found.instance.Message))
 	case provider.Deleting:
-		p.provisioning(v1alpha1.ReasonInstanceDeleting, "the provider is removing the instance; it is made again when that has ended")
-		return wait(stepPause * 5)
+		// A removal that an earlier pass, or a leader before this one, did not
+		// bring to its end: nobody else will.
+		if out, cleared := p.clearAway(ctx); !cleared {
+			if out.err == nil && p.err == nil {
+				p.provisioning(v1alpha1.ReasonInstanceDeleting, "the instance is being removed; it is made again when that has ended")
+			}
+			return out
+		}
+		return p.provision(ctx)
 	default:
 		p.provisioning(v1alpha1.ReasonUnknown, "the instance exists and cannot be read; it is left alone: "+orNothing(found.instance.Message))
 	}

@@ -76,6 +76,35 @@ func TestSteadyStateOnlyLists(t *testing.T) {
 	}
 }
 
+// A removal that was begun and not ended, as when the operator died while it
+// cleared an instance away, is brought to its end; then the instance is made.
+func TestABegunRemovalIsFinished(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, fake.Options{}).start()
+	r.create(r.proxy("a"))
+	px := r.reaches("a", v1alpha1.PhaseReady, v1alpha1.ReasonReady)
+	old := px.Status.ProviderID
+	steps := 0
+	_, err := r.fake.Delete(provider.WithStepHook(t.Context(), func(string) error {
+		if steps++; steps > 1 {
+			return fault.New(fault.Transient, "the operator died here")
+		}
+		return nil
+	}), provider.Ref{ID: old, Owner: r.machines()[0].Owner})
+	if err == nil {
+		t.Fatal("the removal was not cut short")
+	}
+	r.until("another machine", func() string {
+		if m := r.machines(); len(m) != 1 || m[0].ID == old || m[0].State != provider.Running {
+			return fmt.Sprintf("%+v", m)
+		}
+		return ""
+	})
+	if px := r.reaches("a", v1alpha1.PhaseReady, v1alpha1.ReasonReady); px.Status.ProviderID == old {
+		t.Errorf("status still names %s", old)
+	}
+}
+
 func TestAStoppedInstanceIsStartedAgain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, fake.Options{}).start()
