@@ -2,11 +2,9 @@ package probe
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -17,7 +15,14 @@ import (
 
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/core/health"
+	"fleetdesk/internal/platform/egress"
 )
+
+// AllowFlag is the operator's flag that opens address ranges for control
+// requests; texts name it.
+const AllowFlag = "--health-allow-cidr"
+
+func hint(p netip.Prefix) string { return fmt.Sprintf("allow it with %s=%s", AllowFlag, p) }
 
 // controlKeep is how long an answer to a control request serves further
 // failed probes: a thousand proxies that fail together ask once.
@@ -38,7 +43,7 @@ const controlKeep = 3 * time.Second
 // private and other special ranges are refused unless allowed. The operator's
 // own origin is exempt. Redirects are not followed.
 type Direct struct {
-	guard guard
+	guard egress.Guard
 	own   string // host:port
 	// patience is the least time that a request may take.
 	patience time.Duration
@@ -80,14 +85,11 @@ func NewDirect(allow []netip.Prefix, ownOrigin string) (*Direct, error) {
 	if err != nil {
 		return nil, err
 	}
-	masked := make([]netip.Prefix, 0, len(allow))
-	for _, p := range allow {
-		if !p.IsValid() {
-			return nil, fault.Errorf(fault.Invalid, "%s holds an invalid prefix; write it as 192.0.2.0/24", AllowFlag)
-		}
-		masked = append(masked, p.Masked())
+	allow, err = egress.Prefixes(AllowFlag, allow)
+	if err != nil {
+		return nil, err
 	}
-	d := &Direct{guard: guard{masked}, own: own, patience: DefaultTimeout}
+	d := &Direct{guard: egress.Guard{Allow: allow, Hint: hint}, own: own, patience: DefaultTimeout}
 	d.send = d.ask
 	return d, nil
 }
@@ -161,41 +163,24 @@ func (d *Direct) ask(ctx context.Context, c Check) (health.Control, error) {
 	if err != nil {
 		return health.ControlFailed, err // nobody can send it, so no proxy is to blame
 	}
-	var mu sync.Mutex
-	var refused *refusal
-	tried := false
+	var verdicts egress.Verdicts
 	dialer := &net.Dialer{KeepAlive: -1}
 	if d.own == "" || hostPortOf(req.URL) != d.own {
-		dialer.Control = d.guard.control(func(r *refusal) {
-			mu.Lock()
-			defer mu.Unlock()
-			if r == nil {
-				tried = true
-			} else if refused == nil {
-				refused = r
-			}
-		})
+		dialer.Control = d.guard.Control(verdicts.Note)
 	}
-	tr := &http.Transport{
-		DialContext: func(_ context.Context, network, addr string) (net.Conn, error) {
-			return dialer.DialContext(ctx, network, addr)
-		},
-		TLSClientConfig:        clientTLS(c),
-		DisableKeepAlives:      true,
-		DisableCompression:     true,
-		MaxResponseHeaderBytes: maxHeaderBytes,
-	}
+	tr := egress.Transport(ctx, dialer)
+	tr.TLSClientConfig = clientTLS(c)
+	tr.MaxResponseHeaderBytes = maxHeaderBytes
 	defer tr.CloseIdleConnections()
 	resp, err := tr.RoundTrip(req)
 	if err == nil {
 		_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, maxBody))
 		_ = resp.Body.Close()
 	}
-	mu.Lock()
-	defer mu.Unlock()
-	switch {
-	case err != nil && refused != nil && !tried:
+	if refused := verdicts.Refused(); err != nil && refused != nil {
 		return health.ControlRefused, fault.Wrap(fault.Denied, refused)
+	}
+	switch {
 	case err != nil:
 		return health.ControlFailed, fail(ConnectFailed, err, "%s: %s", shown(req.URL), directText(ctx, c, err))
 	case resp.StatusCode != c.ExpectedStatus:
@@ -205,7 +190,7 @@ func (d *Direct) ask(ctx context.Context, c Check) (health.Control, error) {
 }
 
 func directText(ctx context.Context, c Check, err error) string {
-	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+	if egress.FromDial(err) {
 		return dialText(err)
 	}
 	switch {
