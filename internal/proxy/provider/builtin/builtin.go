@@ -3,12 +3,14 @@
 package builtin
 
 import (
+	"errors"
 	"log/slog"
 	"path/filepath"
 
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/proxy/config"
 	"fleetdesk/internal/proxy/provider"
+	"fleetdesk/internal/proxy/provider/kvm"
 	"fleetdesk/internal/proxy/provider/local"
 )
 
@@ -24,7 +26,7 @@ type Deps struct {
 }
 
 // Kinds returns the kinds of provider that Build knows, sorted.
-func Kinds() []string { return []string{"local"} }
+func Kinds() []string { return []string{"kvm", "local"} }
 
 // localSection is the section `local` of the providers file.
 type localSection struct {
@@ -40,6 +42,19 @@ func Build(e config.Entry, d Deps) (provider.Provider, error) {
 		return nil, e.Err
 	}
 	switch e.Kind {
+	case "kvm":
+		var s kvm.Section
+		if err := e.Decode(&s); err != nil {
+			return nil, err
+		}
+		p, err := kvm.New(kvm.Options{Name: e.Name, Section: s, Log: d.Log})
+		if field, ok := errors.AsType[*kvm.FieldError](err); ok {
+			return nil, fault.Errorf(fault.Invalid, "%s:%d: %w", e.File(), e.LineOf(field.Path...), err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return p, nil
 	case "local":
 		s := localSection{StateDir: filepath.Join(d.StateDir, "providers", e.Name)}
 		if err := e.Decode(&s); err != nil {

@@ -1,0 +1,461 @@
+package kvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"fleetdesk/internal/core/fault"
+	"fleetdesk/internal/proxy/provider"
+	"fleetdesk/internal/proxy/provider/kvm/domain"
+	"fleetdesk/internal/proxy/provider/kvm/virt"
+)
+
+// Get implements [provider.Provider]: it reads state, metadata and address
+// from the host itself.
+func (p *Provider) Get(ctx context.Context, ref provider.Ref) (provider.Instance, error) {
+	t, err := p.find(ref)
+	if err != nil {
+		return provider.Instance{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return provider.Instance{}, err
+	}
+	type answer struct {
+		in  provider.Instance
+		err error
+	}
+	answers := make([]answer, len(t.hosts))
+	var wg sync.WaitGroup
+	for i, h := range t.hosts {
+		wg.Go(func() {
+			err := p.on(ctx, h, func(ctx context.Context, c virt.Conn) error {
+				h.fresh(p.links.Generation(h.name))
+				v, err := p.look(ctx, c, h, t.uuids(), ref.Owner)
+				if err == nil && v.absent {
+					return fault.Errorf(fault.NotFound, "host %s has no domain with UUID %s", h.name, strings.Join(t.uuids(), " or "))
+				}
+				if err == nil {
+					answers[i].in, err = p.instance(ctx, c, h, v, true)
+				}
+				return err
+			})
+			answers[i].err = err
+		})
+	}
+	wg.Wait()
+	var silent error
+	for _, a := range answers {
+		switch {
+		case a.err == nil:
+			return a.in, nil
+		case fault.Of(a.err) != fault.NotFound && silent == nil:
+			silent = a.err
+		}
+	}
+	if silent != nil {
+		return provider.Instance{}, silent
+	}
+	return provider.Instance{}, answers[0].err
+}
+
+// view is one domain as it is now.
+type view struct {
+	absent bool
+	domain virt.Domain
+	mark   domain.Mark
+	// torn is why whose it is cannot be read.
+	torn error
+}
+
+// look finds the domain of one of the UUIDs and reads whose it is. A domain
+// that carries another owner than the given one is Conflict; with a zero owner
+// it is not compared.
+func (p *Provider) look(ctx context.Context, c virt.Conn, h *host, uuids []string, owner provider.Owner) (view, error) {
+	for _, uuid := range uuids {
+		d, err := c.DomainLookupByUUID(ctx, uuid)
+		if fault.Of(err) == fault.NotFound {
+			continue
+		}
+		if err != nil {
+			return view{}, err
+		}
+		v := view{domain: d}
+		v.mark, err = p.read(ctx, c, h, d)
+		switch {
+		case fault.Of(err) == fault.NotFound && !isUnmarked(err):
+			continue // it went between the two calls
+		case isTorn(err):
+			v.torn = err
+			return v, nil
+		case err != nil:
+			return view{}, err
+		}
+		if owner.UID != "" && (v.mark.Owner.UID != owner.UID || v.mark.Owner.Installation != owner.Installation) {
+			return v, fault.Errorf(fault.Conflict, "host %s: domain %s belongs to Proxy %s/%s with UID %s of installation %s, and is left alone",
+				h.name, d.Name, v.mark.Owner.Namespace, v.mark.Owner.Name, short(v.mark.Owner.UID), short(v.mark.Owner.Installation))
+		}
+		return v, nil
+	}
+	return view{absent: true}, nil
+}
+
+// torn is the error of a domain whose metadata says nothing.
+type torn struct{ err error }
+
+func (t *torn) Error() string { return t.err.Error() }
+func (t *torn) Unwrap() error { return t.err }
+
+func isTorn(err error) bool {
+	_, ok := errors.AsType[*torn](err)
+	return ok
+}
+
+// ownWords is what the daemon said, without where it was said.
+func ownWords(err error) string {
+	if e, ok := errors.AsType[*virt.Error](err); ok {
+		return e.Message
+	}
+	return err.Error()
+}
+
+// answered reports whether err is what the daemon itself said, and not that it
+// cannot be reached.
+func answered(err error) bool {
+	_, ok := errors.AsType[*virt.Error](err)
+	return ok
+}
+
+func isUnmarked(err error) bool { return virt.Is(err, virt.CodeNoDomainMetadata) }
+
+// read reads a domain's metadata. None, or what cannot be parsed, is torn.
+func (p *Provider) read(ctx context.Context, c virt.Conn, h *host, d virt.Domain) (domain.Mark, error) {
+	text, err := c.DomainGetMetadata(ctx, d)
+	if err == nil {
+		var m domain.Mark
+		if m, err = domain.ParseMark(text); err == nil {
+			return m, nil
+		}
+	} else if !isUnmarked(err) {
+		return domain.Mark{}, err
+	}
+	return domain.Mark{}, &torn{fault.Errorf(fault.Permanent,
+		"host %s: whose domain %s is cannot be read from its metadata (%w): look at it there with virsh dumpxml %s; undefine it when it is nobody's", h.name, d.Name, err, d.Name)}
+}
+
+// instance is what the contract wants to know of a domain. again asks for its
+// address anew.
+func (p *Provider) instance(ctx context.Context, c virt.Conn, h *host, v view, again bool) (provider.Instance, error) {
+	if v.torn != nil {
+		return provider.Instance{ID: p.id(h, v.domain.UUID), Host: h.name, State: provider.Unknown, Message: v.torn.Error()}, nil
+	}
+	state, reason, err := c.DomainGetState(ctx, v.domain)
+	if err != nil {
+		return provider.Instance{}, err
+	}
+	return p.described(ctx, c, h, virt.DomainState{Domain: v.domain, State: state, Reason: reason}, v.mark, again)
+}
+
+// described turns a domain's state and mark into an instance.
+func (p *Provider) described(ctx context.Context, c virt.Conn, h *host, d virt.DomainState, m domain.Mark, again bool) (provider.Instance, error) {
+	in := provider.Instance{ID: p.id(h, d.Domain.UUID), Owner: m.Owner, Host: h.name, Port: m.Port, Created: m.Created}
+	in.State, in.Message = domain.StateOf(d.State, d.Reason)
+	switch {
+	case m.Stage == domain.Deleting:
+		in.State, in.Message = provider.Deleting, "its removal has begun"
+	case m.Stage == domain.Making && in.State != provider.Running:
+		in.State, in.Message = provider.Provisioning, "defined; its disks are being made"
+	case in.State == provider.Running:
+		s, err := p.address(ctx, c, h, d.Domain, m, again)
+		if err != nil {
+			return provider.Instance{}, err
+		}
+		if !s.addr.IsValid() {
+			in.State, in.Message = provider.Provisioning, s.waiting(p.now())
+			break
+		}
+		in.Address = s.addr.String()
+	}
+	return in, nil
+}
+
+// ListByTag implements [provider.Provider]. A host costs one call for the
+// states of all its domains, one for each domain that was not seen before, and
+// a few for addresses that were not read for long.
+func (p *Provider) ListByTag(ctx context.Context, installation string) ([]provider.HostList, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	hosts := p.all()
+	rows := make([]provider.HostList, len(hosts))
+	var wg sync.WaitGroup
+	for i, h := range hosts {
+		wg.Go(func() {
+			rows[i].Host = h.name
+			rows[i].Err = p.on(ctx, h, func(ctx context.Context, c virt.Conn) error {
+				h.fresh(p.links.Generation(h.name))
+				list, err := p.scan(ctx, c, h, installation)
+				if err == nil {
+					rows[i].Instances, err = p.describe(ctx, c, h, list)
+				}
+				return err
+			})
+			if rows[i].Err != nil {
+				rows[i].Instances = nil
+			}
+		})
+	}
+	wg.Wait()
+	return rows, nil
+}
+
+// seen is one domain of an installation in a scan.
+type seen struct {
+	virt.DomainState
+	mark domain.Mark
+	torn error
+}
+
+// abreast is how many calls of one scan run at once.
+const abreast = 4
+
+// scan returns the host's domains that carry the installation's tag, and those
+// with a name of its making whose tag cannot be read.
+func (p *Provider) scan(ctx context.Context, c virt.Conn, h *host, installation string) ([]seen, error) {
+	all, err := c.ConnectGetAllDomainStats(ctx)
+	if err != nil {
+		return nil, err
+	}
+	h.prune(all)
+	found := make([]*seen, len(all))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(abreast)
+	for i, d := range all {
+		m, known := h.marked(d.Domain.UUID)
+		if known && (m == nil || m.Stage == domain.Made) {
+			if m != nil && m.Owner.Installation == installation {
+				found[i] = &seen{DomainState: d, mark: *m}
+			}
+			continue
+		}
+		group.Go(func() error {
+			m, err := p.read(ctx, c, h, d.Domain)
+			ours := domain.Ours(d.Domain.Name, installation)
+			switch {
+			case err == nil:
+				h.note(d.Domain.UUID, &m)
+				if m.Owner.Installation == installation {
+					found[i] = &seen{DomainState: d, mark: m}
+				}
+			case isTorn(err):
+				if ours {
+					found[i] = &seen{DomainState: d, torn: err}
+				} else {
+					h.note(d.Domain.UUID, nil)
+				}
+			case fault.Of(err) == fault.NotFound: // it went meanwhile
+			case ours && ctx.Err() == nil && answered(err):
+				found[i] = &seen{DomainState: d, torn: err}
+			default:
+				return err
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	var out []seen
+	for _, s := range found {
+		if s != nil {
+			out = append(out, *s)
+		}
+	}
+	return out, nil
+}
+
+// rereads is how many addresses of running domains one listing of a host reads
+// anew: it bounds what a listing costs, and all come round in time.
+const (
+	rereads   = 4
+	rereadAge = time.Minute
+)
+
+func (p *Provider) describe(ctx context.Context, c virt.Conn, h *host, list []seen) ([]provider.Instance, error) {
+	due := h.due(list, p.now())
+	out := make([]provider.Instance, len(list))
+	gone := make([]bool, len(list))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(abreast)
+	for i, s := range list {
+		if s.torn != nil {
+			out[i] = provider.Instance{ID: p.id(h, s.Domain.UUID), Host: h.name, State: provider.Unknown, Message: s.torn.Error()}
+			continue
+		}
+		group.Go(func() error {
+			var err error
+			out[i], err = p.described(ctx, c, h, s.DomainState, s.mark, due[s.Domain.UUID])
+			if fault.Of(err) == fault.NotFound {
+				gone[i], err = true, nil
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	kept := out[:0]
+	for i, in := range out {
+		if !gone[i] {
+			kept = append(kept, in)
+		}
+	}
+	return kept, nil
+}
+
+// prune drops what is known of domains that are there no more.
+func (h *host) prune(all []virt.DomainState) {
+	there := make(map[string]bool, len(all))
+	for _, d := range all {
+		there[d.Domain.UUID] = true
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for uuid := range h.marks {
+		if !there[uuid] {
+			delete(h.marks, uuid)
+		}
+	}
+	for uuid := range h.sights {
+		if !there[uuid] {
+			delete(h.sights, uuid)
+		}
+	}
+}
+
+func (h *host) marked(uuid string) (*domain.Mark, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m, ok := h.marks[uuid]
+	return m, ok
+}
+
+func (h *host) note(uuid string, m *domain.Mark) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.marks[uuid] = m
+}
+
+// sight is the address of one start of a domain.
+type sight struct {
+	run  int32
+	addr netip.Addr
+	// read is when the host was last asked; since when the domain was first
+	// seen running.
+	read, since time.Time
+	// told is what each source said while there is no address.
+	told string
+}
+
+// waiting says at which stage the start-up is, for people.
+func (s sight) waiting(now time.Time) string {
+	return fmt.Sprintf("started %s ago and has no address yet; %s", now.Sub(s.since).Round(time.Second), s.told)
+}
+
+// due are the domains whose addresses this listing reads again: those read
+// longest ago.
+func (h *host) due(list []seen, now time.Time) map[string]bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := map[string]bool{}
+	for range rereads {
+		oldest, at := "", now.Add(-rereadAge)
+		for _, s := range list {
+			k, ok := h.sights[s.Domain.UUID]
+			if ok && k.addr.IsValid() && k.read.Before(at) && !out[s.Domain.UUID] {
+				oldest, at = s.Domain.UUID, k.read
+			}
+		}
+		if oldest == "" {
+			break
+		}
+		out[oldest] = true
+	}
+	return out
+}
+
+// patience is how long an IPv6 address waits for an IPv4 one to come.
+const patience = 30 * time.Second
+
+// address is where a running domain is reached. It is asked for when it is not
+// known for this start of the domain, or again is set; the last good one stays
+// while no source answers.
+func (p *Provider) address(ctx context.Context, c virt.Conn, h *host, d virt.Domain, m domain.Mark, again bool) (sight, error) {
+	now := p.now()
+	h.mu.Lock()
+	s, known := h.sights[d.UUID]
+	h.mu.Unlock()
+	if !known || s.run != d.ID {
+		s = sight{run: d.ID, since: now}
+		if m.Run == d.ID && m.Address != "" {
+			if a, err := netip.ParseAddr(m.Address); err == nil {
+				s.addr, s.read = a, now
+			}
+		}
+	}
+	if !s.addr.IsValid() || again {
+		found, told, err := p.ask(ctx, c, d, domain.MACOf(m.Owner), now.Sub(s.since) >= patience)
+		if err != nil {
+			return s, err
+		}
+		s.read, s.told = now, told
+		if found.IsValid() {
+			s.addr = found
+		}
+	}
+	h.mu.Lock()
+	h.sights[d.UUID] = s
+	h.mu.Unlock()
+	return s, nil
+}
+
+// ask reads the domain's addresses from one source after the other. An agent
+// that is silent, or a source that the host does not have, is no failure.
+func (p *Provider) ask(ctx context.Context, c virt.Conn, d virt.Domain, mac string, sixToo bool) (netip.Addr, string, error) {
+	var six netip.Addr
+	var told []string
+	for _, src := range []struct {
+		source virt.AddressSource
+		name   string
+	}{{virt.FromLease, "lease"}, {virt.FromARP, "ARP"}, {virt.FromAgent, "guest agent"}} {
+		list, err := c.DomainInterfaceAddresses(ctx, d, src.source)
+		if err != nil {
+			if !answered(err) || fault.Of(err) == fault.NotFound {
+				return netip.Addr{}, "", err
+			}
+			told = append(told, src.name+": "+ownWords(err))
+			continue
+		}
+		v4, v6 := domain.Addresses(list, mac)
+		if len(v4) > 0 {
+			return v4[0], "", nil
+		}
+		if len(v6) > 0 && !six.IsValid() {
+			six = v6[0]
+		}
+		told = append(told, src.name+": none")
+	}
+	if six.IsValid() && sixToo {
+		return six, "", nil
+	}
+	if six.IsValid() {
+		told = append(told, fmt.Sprintf("%s waits for an IPv4 address to come before it", six))
+	}
+	return netip.Addr{}, strings.Join(told, "; "), nil
+}

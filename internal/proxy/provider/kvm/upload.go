@@ -1,0 +1,309 @@
+package kvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"fleetdesk/internal/core/fault"
+	"fleetdesk/internal/proxy/provider/kvm/domain"
+	"fleetdesk/internal/proxy/provider/kvm/image"
+	"fleetdesk/internal/proxy/provider/kvm/virt"
+)
+
+// image returns the verified image on the host, or what this call waits for:
+// an upload, which goes on after it.
+//
+// A volume never gets another content: each upload goes into a volume of a new
+// name, and only a marker volume beside it, written when the upload is
+// verified, makes it the image. So nothing that a machine stands on is
+// replaced, and uploads of two operators never mix in one file. docs/decisions
+// has why.
+func (p *Provider) image(ctx context.Context, c virt.Conn, h *host, pool pool, pl plan) (found image.Cached, waits string, err error) {
+	key := image.Key(pl.spec.Owner.Installation, pl.picture.source)
+	if found, ok := h.cached(key); ok {
+		_, err := c.StorageVolLookupByName(ctx, pool.Pool, found.Volume)
+		if err == nil {
+			return found, "", nil
+		}
+		if fault.Of(err) != fault.NotFound {
+			return found, "", err
+		}
+		h.uncache(key)
+	}
+	vols, err := c.StoragePoolListAllVolumes(ctx, pool.Pool)
+	if err != nil {
+		return found, "", err
+	}
+	names := make([]string, len(vols))
+	for i, v := range vols {
+		names[i] = v.Name
+	}
+	found, ok, halves := image.Find(names, key)
+	if ok {
+		h.cache(key, found)
+		return found, "", nil
+	}
+	j := p.jobs.join(jobKey{h.name, key}, p.now, func(ctx context.Context, j *job) error {
+		return p.upload(ctx, h, pl, key, halves, j)
+	})
+	waits, err = j.state(p.now())
+	if err != nil {
+		err = fmt.Errorf("image %s: %w", pl.picture.name, err)
+	}
+	return found, waits, err
+}
+
+func (h *host) cached(key string) (image.Cached, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c, ok := h.images[key]
+	return c, ok
+}
+
+func (h *host) cache(key string, c image.Cached) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.images[key] = c
+}
+
+func (h *host) uncache(key string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.images, key)
+}
+
+// cleanLimit bounds what is done for order after a failed upload.
+const cleanLimit = 30 * time.Second
+
+// upload fetches an image and brings it onto the host, verified and marked. It
+// leaves no half volume: neither its own nor those of earlier uploads of the
+// key that ended without a marker.
+func (p *Provider) upload(ctx context.Context, h *host, pl plan, key string, halves []string, j *job) (err error) {
+	select {
+	case h.uploading <- struct{}{}:
+		defer func() { <-h.uploading }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	src, err := p.fetch.Open(ctx, pl.picture.source)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, src.Close()) }()
+	j.follow(src, src.Length())
+	volume := image.VolumeName(key, image.Nonce(), src.Header().Format)
+	err = p.links.Call(ctx, h.name, func(ctx context.Context, c virt.Conn) error {
+		c = virt.Traced(c, h.name, p.log)
+		pool, err := h.pool(ctx, c)
+		if err != nil {
+			return err
+		}
+		used, err := p.bases(ctx, c, h, pl.spec.Owner.Installation)
+		if err != nil {
+			return err
+		}
+		for _, name := range halves {
+			if used[name] {
+				p.log.Warn("kvm: the marker of an image is gone and machines stand on it: the volume is left as it is, and the image is uploaded again beside it",
+					"provider", p.name, "host", h.name, "image", pl.picture.name, "volume", name)
+				continue
+			}
+			if err := h.remove(ctx, c, pool.Pool, name); err != nil {
+				return fmt.Errorf("removing %s, which an earlier upload left: %w", name, err)
+			}
+		}
+		if need := uint64(src.Length()); need > pool.info.Available {
+			return fault.Errorf(fault.Quota, "host %s: the image has %s and pool %s %s free: free space there", h.name, mib(need), h.conf.Pool, mib(pool.info.Available))
+		}
+		return p.fill(ctx, c, h, pool, src, volume)
+	})
+	if err == nil {
+		p.log.Info("kvm: image uploaded", "provider", p.name, "host", h.name, "image", pl.picture.name, "volume", volume, "bytes", src.Count(), "sha256", src.Sum())
+		return nil
+	}
+	return errors.Join(err, p.clean(ctx, h, volume))
+}
+
+// bases are the volumes that the installation's machines stand on.
+func (p *Provider) bases(ctx context.Context, c virt.Conn, h *host, installation string) (map[string]bool, error) {
+	list, err := p.scan(ctx, c, h, installation)
+	if err != nil {
+		return nil, err
+	}
+	used := map[string]bool{}
+	for _, s := range list {
+		used[s.mark.Image] = true
+	}
+	return used, nil
+}
+
+// fill makes the volume, writes the image into it and marks it as verified.
+func (p *Provider) fill(ctx context.Context, c virt.Conn, h *host, pool pool, src *image.Stream, volume string) error {
+	// The volume is raw to libvirt while it is filled: as qcow2 it would get a
+	// header of its own first.
+	text, err := domain.VolumeXML(volume, string(image.Raw), max(src.Length(), 1), "", "")
+	if err != nil {
+		return err
+	}
+	vol, err := c.StorageVolCreateXML(ctx, pool.Pool, text)
+	if err != nil {
+		return fmt.Errorf("making volume %s: %w", volume, err)
+	}
+	if err := c.StorageVolUpload(ctx, vol, src, uint64(max(src.Length(), 0))); err != nil {
+		if cause := src.Err(); cause != nil {
+			return cause
+		}
+		return fmt.Errorf("uploading to volume %s after %s: %w", volume, mib(uint64(src.Count())), err)
+	}
+	if err := src.Verified(); err != nil {
+		return err
+	}
+	info, err := c.StorageVolGetInfo(ctx, vol)
+	if err != nil {
+		return err
+	}
+	if info.Physical != uint64(src.Count()) {
+		return fault.Errorf(fault.Transient, "host %s: volume %s has %d bytes, and %d were sent", h.name, volume, info.Physical, src.Count())
+	}
+	marker, err := domain.VolumeXML(image.MarkerName(volume, src.Header().VirtualSize), string(image.Raw), 1, "", "")
+	if err != nil {
+		return err
+	}
+	_, err = c.StorageVolCreateXML(ctx, pool.Pool, marker)
+	return err
+}
+
+// clean removes a volume that an upload did not finish; it also runs when the
+// upload was cancelled.
+func (p *Provider) clean(ctx context.Context, h *host, volume string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
+	defer cancel()
+	err := p.links.Call(ctx, h.name, func(ctx context.Context, c virt.Conn) error {
+		pool, err := h.remaining(ctx, c, h.conf.Pool)
+		if err != nil || pool == nil {
+			return err
+		}
+		return h.remove(ctx, c, *pool, volume)
+	})
+	if err != nil {
+		return fmt.Errorf("volume %s is half full and is removed by the next upload of this image: %w", volume, err)
+	}
+	return nil
+}
+
+// jobKey names an upload: one for each image and host.
+type jobKey struct{ host, image string }
+
+// jobs are the uploads that run, and the failures of those that ended lately.
+type jobs struct {
+	ctx  context.Context
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	mu sync.Mutex
+	of map[jobKey]*job
+}
+
+func newJobs() *jobs {
+	ctx, stop := context.WithCancel(context.Background())
+	return &jobs{ctx: ctx, stop: stop, of: map[jobKey]*job{}}
+}
+
+// close ends all uploads and waits for their order.
+func (js *jobs) close() {
+	js.stop()
+	js.wg.Wait()
+}
+
+// failureAge is how long a failed upload answers those that ask for it again,
+// so that a hundred Proxies that wait for one image do not fetch it a hundred
+// times.
+const failureAge = 5 * time.Second
+
+// jobLimit bounds one upload, with its wait for others: a source that gives a
+// byte a minute would otherwise never end.
+const jobLimit = 3 * time.Hour
+
+// join returns the job of that key: the one that runs, the one that failed a
+// moment ago, or a new one.
+func (js *jobs) join(key jobKey, now func() time.Time, run func(ctx context.Context, j *job) error) *job {
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	for k, j := range js.of {
+		if j.over(now(), failureAge) {
+			delete(js.of, k)
+		}
+	}
+	if j, ok := js.of[key]; ok {
+		return j
+	}
+	j := &job{began: now(), host: key.host}
+	if js.ctx.Err() != nil {
+		j.end(fault.New(fault.Unavailable, "the operator is stopping"), now())
+		return j
+	}
+	js.of[key] = j
+	js.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(js.ctx, jobLimit)
+		defer cancel()
+		err := run(ctx, j)
+		js.mu.Lock()
+		defer js.mu.Unlock()
+		j.end(err, now())
+		if err == nil {
+			delete(js.of, key)
+		}
+	})
+	return j
+}
+
+// job is one upload.
+type job struct {
+	began time.Time
+	host  string
+
+	mu    sync.Mutex
+	src   *image.Stream
+	total int64
+	ended time.Time
+	err   error
+}
+
+func (j *job) follow(src *image.Stream, total int64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.src, j.total = src, total
+}
+
+func (j *job) end(err error, now time.Time) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.err, j.ended = err, now
+}
+
+// over reports whether it failed longer ago than that.
+func (j *job) over(now time.Time, age time.Duration) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return !j.ended.IsZero() && now.Sub(j.ended) >= age
+}
+
+// state says how far it is, or why it failed.
+func (j *job) state(now time.Time) (string, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.err != nil {
+		return "", j.err
+	}
+	took := now.Sub(j.began).Round(time.Second)
+	switch {
+	case j.src == nil:
+		return fmt.Sprintf("defined; asking for the image (%s)", took), nil
+	case j.total > 0:
+		return fmt.Sprintf("defined; uploading the image to %s: %s of %s (%s)", j.host, mib(uint64(j.src.Count())), mib(uint64(j.total)), took), nil
+	}
+	return fmt.Sprintf("defined; uploading the image to %s: %s (%s)", j.host, mib(uint64(j.src.Count())), took), nil
+}
