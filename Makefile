@@ -16,8 +16,8 @@ SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS   += --no-builtin-rules --no-print-directory
-.PHONY: help demo qasight smoke test check bench bench-operator bench-leases bench-qasight drill-leases generate drift fmt lint vuln build kube-assets lanes clean \
-	setup-go setup-demo setup-test standalone controller-gen gofumpt golangci-lint
+.PHONY: help demo qasight smoke test check bench bench-operator bench-leases bench-qasight bench-kvm drill-leases generate drift fmt lint vuln build kube-assets kvm-images test-integration-kvm lanes clean \
+	setup-go setup-demo setup-test setup-kvm standalone controller-gen gofumpt golangci-lint
 
 help: ## Print this help.
 	@awk 'BEGIN { FS = ":.*## " } \
@@ -55,6 +55,12 @@ bench-qasight: setup-go ## `qasight pool status` on 50 pools with 2,000 keys: wa
 drill-leases: setup-test ## Five minutes of random kills: 4 servers on one PostgreSQL, 200 clients, and a checker of what they saw.
 	@go test -count=1 -run '^TestDrill$$' -v -timeout 15m ./test/leases -for 5m
 
+bench-kvm: setup-go kvm-images ## Calls to libvirt of each operation, checks beside an upload on a slow link, an upload beside virsh's (root).
+	@go test -tags=integration -run "^$$" -bench Real -benchtime 1x -timeout 20m ./internal/proxy/provider/kvm | grep --line-buffered -Ev "^(goos|goarch|pkg|cpu): |^(PASS|ok |Benchmark)"
+
+test-integration-kvm: setup-go lanes $(if $(KVM_TEST_HOST),,kvm-images standalone kube-assets) ## Run the kvm provider against real libvirt hosts in namespaces (root), or against KVM_TEST_HOST.
+	@$(if $(KVM_TEST_HOST),go test -tags=integration -count=1 -run TestForeign -v -timeout 30m ./internal/proxy/provider/kvm,bin/tools/lanes check kvm)
+
 generate: setup-go controller-gen ## Write deep copies, CRDs and roles anew from the markers in the code.
 	@bin/tools/controller-gen object paths=./api/... crd output:crd:artifacts:config=config/crd/bases
 	@bin/tools/controller-gen rbac:roleName=proxy-operator paths=./internal/proxy/operator output:rbac:dir=config/rbac
@@ -68,6 +74,7 @@ fmt: setup-go gofumpt ## Format all Go files.
 lint: setup-go golangci-lint ## Run golangci-lint over all modules.
 	@bin/tools/golangci-lint run ./...
 	@cd standalone && ../bin/tools/golangci-lint run --config ../.golangci.yml ./...
+	@cd hack/kvm/tinyguest && ../../../bin/tools/golangci-lint run --config ../../../.golangci.yml ./...
 
 vuln: setup-go ## Look known vulnerabilities up (needs vuln.go.dev, or GOVULNDB=file:///a/mirror).
 	@cd tools/vuln && go build -o ../../bin/tools/ tool
@@ -83,6 +90,9 @@ build: setup-go standalone ## Build the programs into bin/.
 kube-assets: setup-go ## Build etcd, kube-apiserver and kubectl into bin/k8s/ (for tests and for you).
 	@hack/kube-assets.sh
 
+kvm-images: setup-go setup-kvm ## Build the disks of the real lane's guests (kept in ~/.cache/fleetdesk; see hack/kvm/images.sh).
+	@hack/kvm/images.sh
+
 clean: ## Remove what builds left in bin/ (the demo's data in .demo/ stays).
 	rm -rf bin
 
@@ -94,6 +104,8 @@ setup-demo:
 	@hack/setup.sh go certs curl
 setup-test:
 	@hack/setup.sh go certs curl cc postgresql
+setup-kvm:
+	@hack/setup.sh kvm
 
 standalone:
 	@cd standalone && ../hack/progress.sh "building proxy-operator-standalone" go build -v -ldflags="$(LDFLAGS)" -o ../bin/ ./cmd/...

@@ -2,7 +2,7 @@
 # Checks what a target needs from the machine and installs what is missing when it may (root or passwordless sudo,
 # apt-get present). Otherwise it prints the one line to type and fails.
 #
-# usage: hack/setup.sh [go] [cc] [curl] [certs] [postgresql]
+# usage: hack/setup.sh [go] [cc] [curl] [certs] [postgresql] [kvm]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -39,7 +39,25 @@ has_postgresql() {
     return 1
 }
 
+# Tests start sshd, libvirtd and QEMU of their own, in namespaces. What else is
+# here builds the guests' disks (hack/kvm). These are the names of Debian 12 and 13.
+kvm_packages=(
+    libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-daemon-config-network libvirt-clients
+    qemu-system-x86 qemu-utils ovmf openssh-server openssh-client dnsmasq-base iptables iproute2
+    mmdebstrap dpkg-dev binutils mtools dosfstools fdisk e2fsprogs cpio zstd
+)
+if grep -qs '^VERSION_ID="\?1[3-9]' /etc/os-release; then
+    kvm_packages+=(libvirt-daemon-driver-storage-logical) # part of libvirt-daemon before
+fi
+missing_kvm() {
+    local p
+    for p in "${kvm_packages[@]}"; do
+        [ "$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || echo "$p"
+    done
+}
+
 packages=()
+quiet=
 for need in "$@"; do
     case $need in
     go)
@@ -61,8 +79,11 @@ for need in "$@"; do
     curl) command -v curl >/dev/null || packages+=(curl) ;;
     certs) has_certs || packages+=(ca-certificates) ;;
     postgresql) has_postgresql || packages+=(postgresql) ;;
+    kvm)
+        while IFS= read -r p; do packages+=("$p"); quiet=yes; done < <(missing_kvm)
+        ;;
     *)
-        say "unknown need: $need (go, cc, curl, certs, postgresql)"
+        say "unknown need: $need (go, cc, curl, certs, postgresql, kvm)"
         exit 2
         ;;
     esac
@@ -89,6 +110,14 @@ fi
 say "installing ${packages[*]}"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
+# The packages' own libvirtd, sshd and so on are not wanted: while they are
+# installed, Debian asks this program whether a service may start.
+policy=/usr/sbin/policy-rc.d
+if [ -n "$quiet" ] && ! [ -e "$policy" ]; then
+    trap 'rm -f "$log"; "${become[@]}" rm -f "$policy"' EXIT
+    printf '#!/bin/sh\nexit 101\n' | "${become[@]}" tee "$policy" >/dev/null
+    "${become[@]}" chmod 755 "$policy"
+fi
 run() { "${become[@]}" env DEBIAN_FRONTEND=noninteractive timeout 600 "$@" >>"$log" 2>&1; }
 if ! run apt-get -o DPkg::Lock::Timeout=120 update ||
     ! run apt-get -o DPkg::Lock::Timeout=120 install -y --no-install-recommends "${packages[@]}"; then

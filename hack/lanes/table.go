@@ -76,6 +76,7 @@ func lanes() []lane {
 				{argv: []string{"go", "vet", "./..."}, kind: plain},
 				{argv: []string{"go", "vet", "-tags=integration", "./..."}, kind: plain},
 				{dir: "standalone", argv: []string{"go", "vet", "./..."}, kind: plain},
+				{dir: "hack/kvm/tinyguest", argv: []string{"go", "vet", "./..."}, kind: plain},
 			},
 		},
 		{
@@ -87,6 +88,11 @@ func lanes() []lane {
 		{
 			name: "standalone", deadline: 10 * time.Minute,
 			steps: []step{goTest("standalone", "./...")},
+		},
+		{
+			// The small guest of the lane kvm, on this machine.
+			name: "tinyguest", deadline: 5 * time.Minute,
+			steps: []step{goTest("hack/kvm/tinyguest", "./...")},
 		},
 		{
 			// Real processes: a cached result would prove nothing about bin/.
@@ -106,6 +112,16 @@ func lanes() []lane {
 		{
 			name: "lint", deadline: 15 * time.Minute, checkOnly: true,
 			steps: []step{{argv: []string{"make", "lint"}, kind: progress}},
+		},
+		{
+			// Real sshd, libvirtd, QEMU and guests in namespaces. One package at a
+			// time: each uses the whole machine.
+			name: "kvm", deadline: 25 * time.Minute, checkOnly: true, needsRoot: true,
+			steps: []step{
+				{argv: []string{"make", "kvm-images"}, kind: progress},
+				goTest("", "-tags=integration", "-count=1", "./internal/testkit/libvirthost"),
+				goTest("", "-tags=integration", "-count=1", "-p=1", "-timeout=20m", "-run=^TestReal", "./internal/proxy/provider/kvm/...", "./test/e2e"),
+			},
 		},
 		{
 			name: "smoke", deadline: 10 * time.Minute, checkOnly: true,

@@ -163,6 +163,16 @@ var rules = table{
 			reason: "its SDK is a proxy library and the kernel",
 		},
 		{
+			folder: contract + "/kvm/...",
+			may: []string{
+				std, core, platform, contract, contract + "/kvm/...",
+				"github.com/digitalocean/go-libvirt/...", "golang.org/x/crypto/ssh/...", "github.com/kdomanski/iso9660/...",
+				"golang.org/x/sys/...", "golang.org/x/sync/...",
+			},
+			tests:  []string{third, testkit, contract + "/providertest", contract + "/guard"},
+			reason: "its SDK is libvirt's wire, SSH, and a writer of ISO images; the doors below say where each is",
+		},
+		{
 			folder: contract + "/builtin", may: []string{std, core, platform, contract + "/...", "internal/proxy/config", "internal/proxy/registry"},
 			tests:  []string{third},
 			reason: "the one place that lists all providers",
@@ -201,6 +211,10 @@ var rules = table{
 		{
 			folder: contract + "/local/...", by: []string{contract + "/builtin", contract + "/local/...", "internal/proxy/operator"},
 			reason: "a provider is known to the list of providers alone; local is also a subcommand of the program, since its instances are processes of it",
+		},
+		{
+			folder: contract + "/kvm/...", by: []string{contract + "/builtin", contract + "/kvm/..."},
+			reason: "a provider is known to the list of providers alone",
 		},
 		{
 			folder: qasight + "/humanrun", by: []string{qasight + "/cli/poolcmd"},
@@ -250,7 +264,7 @@ var rules = table{
 
 	doors: []door{
 		{
-			imports: []string{"os/exec"}, in: []string{"internal/platform/proc", contract + "/local/...", "hack/...", "internal/testkit/postgres"},
+			imports: []string{"os/exec"}, in: []string{"internal/platform/proc", contract + "/local/...", "hack/...", "internal/testkit/postgres", "internal/testkit/libvirthost"},
 			reason: "every command that the system starts can be found; hack/ and the test kits are in no program",
 		},
 		{
@@ -270,6 +284,18 @@ var rules = table{
 			reason: "one door per SDK",
 		},
 		{
+			imports: []string{"github.com/digitalocean/go-libvirt/..."}, in: []string{contract + "/kvm/rpc"},
+			reason: "the library trusts its peer: nobody may use it without the guard that is there",
+		},
+		{
+			imports: []string{"golang.org/x/crypto/ssh/..."}, in: []string{contract + "/kvm/sshdial", "internal/testkit/sshd"},
+			reason: "one place verifies hosts' keys and handles users' keys; the test kit is the other end",
+		},
+		{
+			imports: []string{"github.com/kdomanski/iso9660/..."}, in: []string{contract + "/kvm/seed", "hack/kvm/tinyguest"},
+			reason: "one door per SDK",
+		},
+		{
 			imports: []string{"github.com/danielgtaylor/huma/..."}, in: []string{"internal/desk/api"},
 			reason: "one door per SDK: the rest of the desk does not know how routes are made",
 		},
@@ -278,8 +304,8 @@ var rules = table{
 			reason: "one door to the insides of Kubernetes, which promise nothing between versions",
 		},
 		{
-			imports: []string{"os/signal"}, in: []string{"cmd/...", "standalone/cmd/...", "hack/...", "internal/platform/proc"},
-			reason: "one signal handler per process, caught before anything starts; a supervisor, whose whole process is proc's, outlives the signals of its terminal",
+			imports: []string{"os/signal"}, in: []string{"cmd/...", "standalone/cmd/...", "hack/...", "internal/platform/proc", "internal/testkit/libvirthost"},
+			reason: "one signal handler per process, caught before anything starts; a supervisor, whose whole process is proc's, outlives the signals of its terminal, and a cell hands them on to the tests inside",
 		},
 		{
 			uses: []string{"os.Exit", "log.Fatal", "log.Fatalf", "log.Fatalln"}, in: []string{"cmd/...", "standalone/cmd/...", "hack/..."},

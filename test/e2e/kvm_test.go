@@ -1,0 +1,203 @@
+//go:build integration
+
+package e2e_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"fleetdesk/internal/testkit/libvirthost"
+)
+
+func TestMain(m *testing.M) { os.Exit(libvirthost.Main(m, libvirthost.Options{})) }
+
+// onLAN serves at the address at which hosts and guests reach the test.
+func onLAN(t *testing.T, h http.Handler) *httptest.Server {
+	t.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort(libvirthost.Gateway, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(h)
+	_ = s.Listener.Close()
+	s.Listener = l
+	s.Start()
+	t.Cleanup(s.Close)
+	return s
+}
+
+// imageServer serves a file as an image and returns its digest.
+func imageServer(t *testing.T, file string) (url, sum string) {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	digest := sha256.New()
+	if _, err := io.Copy(digest, f); err != nil {
+		t.Fatal(err)
+	}
+	s := onLAN(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, file) }))
+	return s.URL + "/" + filepath.Base(file), hex.EncodeToString(digest.Sum(nil))
+}
+
+// squid is user-data that a guest's squid is configured with.
+const squid = `#cloud-config
+write_files:
+- path: /etc/squid/squid.conf
+  content: |
+    http_port 3128
+    acl all_src src 0.0.0.1-255.255.255.255
+    http_access allow all_src
+    cache deny all
+    cache_mem 8 MB
+    access_log none
+    cache_log /var/log/squid/cache.log
+    pid_filename none
+    pinger_enable off
+    netdb_filename none
+    logfile_rotate 0
+    shutdown_lifetime 1 seconds
+    visible_hostname from-user-data
+`
+
+// The whole way on a real libvirt host: from kubectl apply to a page fetched
+// through squid in a virtual machine, the machine stopped behind the operator's
+// back and started again, the operator killed and started anew, and nothing
+// left after kubectl delete.
+func TestRealKVMFromApplyToAPageThroughSquid(t *testing.T) {
+	h := libvirthost.Start(t, libvirthost.HostOptions{N: 1})
+	foreign, err := h.PlantForeign(t.Context(), "somebodys", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	picture, sum := imageServer(t, libvirthost.Images(t).Tiny)
+	page := onLAN(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		from, _, _ := net.SplitHostPort(r.RemoteAddr)
+		_, _ = fmt.Fprintf(w, "hello %s via %s", from, r.Header.Get("Via"))
+	}))
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	config := file("providers.yaml", fmt.Sprintf(`
+providers:
+- name: kvm-home
+  kind: kvm
+  kvm:
+    ssh: {user: root, keyFile: %s, knownHostsFile: %s}
+    hosts:
+      box-1: {address: %s, bridge: br0, domainType: qemu}
+    images:
+      tiny: {url: %q, sha256: %s}
+    imageAllowCIDRs: [10.99.0.0/24]
+    installGuestAgent: false
+`, h.KeyFile(), file("known_hosts", h.KnownHosts()), h.IP(), picture, sum))
+	data := filepath.Join(dir, "data")
+	args := []string{"--providers-config", config, "--origin-bind-address", libvirthost.Gateway + ":0", "-v"}
+	p := start(t, data, args...)
+
+	began := time.Now()
+	stage := func(what string) { t.Logf("%6.1fs %s", time.Since(began).Seconds(), what) }
+	p.kubectl(`
+apiVersion: crawl.example.com/v1alpha1
+kind: Proxy
+metadata: {name: one}
+spec:
+  provider: kvm-home
+  resources: {cpus: 1, memory: 512Mi}
+  healthCheck: {interval: 1s, timeout: 900ms, failureThreshold: 2}
+  cloudInit:
+    inline: |
+`+indent(squid, 6), "apply", "-f", "-")
+	stage("applied")
+	seen := ""
+	until(t, "an address", func() string {
+		out := p.kubectl("", "get", "proxy", "one", "-o", `jsonpath={.status.address}|{.status.conditions[?(@.type=="Provisioned")].message}`)
+		address, message, _ := strings.Cut(out, "|")
+		if label, _, _ := strings.Cut(message, "("); label != seen && message != "" {
+			seen = label
+			stage(message)
+		}
+		if address == "" {
+			return out
+		}
+		stage("address " + address)
+		return ""
+	})
+	api := p.api(t)
+	px := ready(t, api, "one")
+	stage("Ready, exit IP " + px.ExitIP)
+	got := fetch(t, px, nil, page.URL)
+	stage("fetched: " + got)
+	if !strings.Contains(got, "hello "+px.Address) || !strings.Contains(got, "squid") || !strings.Contains(got, "from-user-data") || px.ExitIP != px.Address {
+		t.Errorf("the page says %q; the proxy's address is %s, its exit IP %s", got, px.Address, px.ExitIP)
+	}
+
+	// Stopped on the host: started again, as the same instance.
+	id := p.kubectl("", "get", "proxy", "one", "-o", "jsonpath={.status.providerID}")
+	domains, err := h.Domains(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := ""
+	for _, d := range domains {
+		if strings.HasPrefix(d, "fd-") {
+			ours = d
+		}
+	}
+	began = time.Now()
+	if _, err := h.Virsh(t.Context(), "destroy", ours); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the proxy seen as stopped", func() string {
+		if out := p.kubectl("", "get", "proxy", "one", "-o", "jsonpath={.status.phase}"); out == "Ready" {
+			return out
+		}
+		return ""
+	})
+	stage("seen as stopped")
+
+	// The operator dies meanwhile; the next one goes on.
+	p.signal(syscall.SIGKILL)
+	p.end()
+	p = start(t, data, args...)
+	api = p.api(t)
+	px = ready(t, api, "one")
+	stage("Ready again")
+	if again := p.kubectl("", "get", "proxy", "one", "-o", "jsonpath={.status.providerID}"); again != id {
+		t.Errorf("it was %s and is %s", id, again)
+	}
+	fetch(t, px, nil, page.URL)
+
+	began = time.Now()
+	p.kubectl("", "delete", "proxy", "one", "--timeout=60s")
+	stage("deleted")
+	if left := h.Leftovers(t); len(left) > 0 {
+		t.Errorf("left on the host: %q", left)
+	}
+	if err := foreign.Untouched(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func indent(text string, n int) string {
+	pad := strings.Repeat(" ", n)
+	return pad + strings.ReplaceAll(strings.TrimSuffix(text, "\n"), "\n", "\n"+pad) + "\n"
+}
