@@ -174,7 +174,7 @@ var rules = table{
 		},
 		{
 			folder: contract + "/builtin", may: []string{std, core, platform, contract + "/...", "internal/proxy/config", "internal/proxy/registry"},
-			tests:  []string{third},
+			tests:  []string{third, "config/..."},
 			reason: "the one place that lists all providers",
 		},
 		{

@@ -131,7 +131,7 @@ spec:
 	until(t, "an address", func() string {
 		out := p.kubectl("", "get", "proxy", "one", "-o", `jsonpath={.status.address}|{.status.conditions[?(@.type=="Provisioned")].message}`)
 		address, message, _ := strings.Cut(out, "|")
-		if label, _, _ := strings.Cut(message, "("); label != seen && message != "" {
+		if label, _, _ := strings.Cut(message, " since "); label != seen && message != "" {
 			seen = label
 			stage(message)
 		}
@@ -189,7 +189,7 @@ spec:
 	began = time.Now()
 	p.kubectl("", "delete", "proxy", "one", "--timeout=60s")
 	stage("deleted")
-	if left := h.Leftovers(t); len(left) > 0 {
+	if left := h.Leftovers(t, "fleetdesk-image-*"); len(left) > 0 {
 		t.Errorf("left on the host: %q", left)
 	}
 	if err := foreign.Untouched(t.Context()); err != nil {
