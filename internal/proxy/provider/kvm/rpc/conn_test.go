@@ -138,6 +138,25 @@ func TestMetadataOfAStoppedDomain(t *testing.T) {
 	}
 }
 
+func TestMetadataIsSetOnceMoreForThatReasonAlone(t *testing.T) {
+	c, p := connect(t, rpc.Options{}, on(procSetMetadata, func(p *peer, in packet) {
+		p.send(in.answers(reply, failed, remoteError(42, "Domain not found")))
+	}))
+	if err := c.DomainSetMetadata(t.Context(), someDomain, "<mark/>"); fault.Of(err) != fault.NotFound {
+		t.Error(err)
+	}
+	if n := len(p.procedures()); n != 3 { // auth list, open, one
+		t.Errorf("%d calls", n)
+	}
+}
+
+func TestStoppedNetwork(t *testing.T) {
+	c, _ := connect(t, rpc.Options{}, on(procNetActive, func(p *peer, in packet) { p.send(in.answers(reply, ok, xdr(0))) }))
+	if active, err := c.NetworkLookupByName(t.Context(), "default"); active || err != nil {
+		t.Errorf("%v, %v", active, err)
+	}
+}
+
 func TestErrorsOfTheDaemon(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -241,6 +260,7 @@ func TestContextEndsEachCall(t *testing.T) {
 				if _, err := ask(cancelled, c); !errors.Is(err, context.Canceled) {
 					t.Errorf("cancelled: %v", err)
 				}
+				synctest.Wait()
 				if len(asked) != 1 {
 					t.Error("a call went out although its context had ended")
 				}
@@ -323,6 +343,46 @@ func TestMutePeerEndsTheConnection(t *testing.T) {
 		if !errors.Is(err, c.Err()) {
 			t.Errorf("Err is %v", c.Err())
 		}
+	})
+}
+
+// What we say is no sign of the peer's life.
+func TestCallsOfOursAreNotLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := connect(t, rpc.Options{MuteAfter: 30 * time.Second}, on(procHostname, func(*peer, packet) {}))
+		begun := time.Now()
+		for range 3 {
+			go func() { _, _ = c.ConnectGetHostname(t.Context()) }()
+			time.Sleep(9 * time.Second)
+		}
+		<-c.Done()
+		if took := time.Since(begun); took != 30*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		_ = c.Close()
+	})
+}
+
+// What was idle is not mute: the wait begins with the call, and ends with its
+// answer.
+func TestSilenceIsCountedFromTheCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := connect(t, rpc.Options{MuteAfter: 30 * time.Second}, on(procHostname, func(p *peer, in packet) {
+			go func() {
+				time.Sleep(25 * time.Second)
+				p.right(in)
+			}()
+		}))
+		for range 3 {
+			time.Sleep(time.Hour + 10*time.Second)
+			if _, err := c.ConnectGetHostname(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.StorageVolUpload(t.Context(), someVolume, strings.NewReader("abc"), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_ = c.Close()
 	})
 }
 

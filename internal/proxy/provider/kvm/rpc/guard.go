@@ -242,10 +242,8 @@ func (g *guard) checked(h header, p pending, payload []byte) ([]byte, error) {
 		}
 		return writeError(code, errorText(code, message)), nil
 	}
+	// The end of an upload is as empty as the answer to its call.
 	shape, _ := procedureOf(p.procedure)
-	if p.streaming {
-		shape = procedure{}
-	}
 	if err := walk(payload, shape.ret); err != nil {
 		return nil, g.nonsense("an answer to procedure %d that cannot be read: %v", p.procedure, err)
 	}

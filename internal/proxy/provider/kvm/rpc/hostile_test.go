@@ -325,6 +325,21 @@ func TestHostilePeer(t *testing.T) {
 	}
 }
 
+// A daemon that says much besides, but answers, is no flood.
+func TestEventsBetweenAnswers(t *testing.T) {
+	c, _ := connect(t, rpc.Options{}, on(procHostname, func(p *peer, in packet) {
+		for range 600 {
+			p.send(packet{in.prog, in.ver, 318, message, 0, ok, nil})
+		}
+		p.right(in)
+	}))
+	for range 3 {
+		if _, err := c.ConnectGetHostname(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // memory is what the process has from the system.
 func memory() int64 {
 	var m runtime.MemStats

@@ -185,7 +185,7 @@ func (s *source) Read(b []byte) (int, error) {
 	if len(s.rest) == 0 {
 		return 0, s.atEnd
 	}
-	n := copy(b[:min(len(b), virt.UploadChunk)], s.rest)
+	n := copy(b, s.rest)
 	s.rest = s.rest[n:]
 	return n, nil
 }
@@ -209,7 +209,9 @@ func (s *source) fetch() error {
 		s.rest = nil
 		s.atEnd = fault.Errorf(fault.Permanent, "the source of an upload gave more than the %d bytes that were announced", s.length)
 	}
-	if s.atEnd != nil && !errors.Is(s.atEnd, io.EOF) {
+	// One that only has io.EOF inside is the source's own error: the library
+	// knows the end by io.EOF itself.
+	if s.atEnd != nil && s.atEnd != io.EOF { //nolint:errorlint // see above
 		s.mu.Lock()
 		s.err = s.atEnd
 		s.mu.Unlock()

@@ -46,6 +46,12 @@ func TestUploadCarriesEveryByteInSmallPackets(t *testing.T) {
 			if err := c.StorageVolUpload(t.Context(), someVolume, bytes.NewReader(content), uint64(size)); err != nil {
 				t.Fatal(err)
 			}
+			p.mu.Lock()
+			asked := p.seen[len(p.seen)-1].payload
+			p.mu.Unlock()
+			if want := xdr("default", "a", "/p/a", uint64(0), uint64(size), 0); !bytes.Equal(asked, want) {
+				t.Errorf("asked %x, not %x", asked, want)
+			}
 			got, largest := p.uploaded()
 			if !bytes.Equal(got, content) {
 				t.Errorf("%d bytes arrived, of %d; or others", len(got), size)
@@ -221,6 +227,21 @@ func TestContextEndsAnUpload(t *testing.T) {
 	})
 }
 
+// The source's error is the reason, also when the daemon never says that it
+// heard of the end.
+func TestSourcesErrorOutlivesTheContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := connect(t, rpc.Options{}, func(_ *peer, in packet) bool { return in.kind == stream })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		src := readerFunc(func([]byte) (int, error) { return 0, errOwn })
+		if err := c.StorageVolUpload(ctx, someVolume, src, 0); err != errOwn {
+			t.Errorf("%v", err)
+		}
+		_ = c.Close()
+	})
+}
+
 // A daemon that keeps an upload which it was told to drop, while it answers
 // all else, would keep the slot for ever.
 func TestAbortThatIsNotHeard(t *testing.T) {
@@ -349,6 +370,33 @@ func TestUploadsDoNotStarveCalls(t *testing.T) {
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
+		}
+		_ = c.Close()
+	})
+}
+
+// An upload that never began keeps no slot.
+func TestUploadThatWaitedInVain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		held := make(chan packet, 4)
+		c, p := connect(t, rpc.Options{}, on(procHostname, func(_ *peer, in packet) { held <- in }))
+		for range 4 {
+			go func() { _, _ = c.ConnectGetHostname(t.Context()) }()
+		}
+		synctest.Wait()
+		for range 3 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			err := c.StorageVolUpload(ctx, someVolume, strings.NewReader("x"), 0)
+			cancel()
+			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "not asked") {
+				t.Errorf("%v", err)
+			}
+		}
+		for range 4 {
+			p.right(<-held)
+		}
+		if err := c.StorageVolUpload(t.Context(), someVolume, strings.NewReader("x"), 0); err != nil {
+			t.Error(err)
 		}
 		_ = c.Close()
 	})

@@ -227,8 +227,11 @@ func TestPlannedFailures(t *testing.T) {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 	h.ResetCalls()
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	wantClass(t, "a call of a context that ended", version(over, l), fault.Transient)
 	if n := len(h.Calls()); n != 0 {
-		t.Errorf("%d after ResetCalls", n)
+		t.Errorf("%d after ResetCalls and a call that was never sent", n)
 	}
 }
 
@@ -609,6 +612,12 @@ func TestLooksAndPranks(t *testing.T) {
 	if m, err := l.DomainGetMetadata(t.Context(), d); err != nil || m != `<instance n="1"/>` {
 		t.Errorf("%s, %v", m, err)
 	}
+	h.StopDomain("vm")
+	h.CorruptMetadata("vm")()
+	if m, err := l.DomainGetMetadata(t.Context(), d); err != nil || m != `<instance n="1"/>` {
+		t.Errorf("when it is off: %s, %v", m, err)
+	}
+	ok(t, l.DomainCreate(t.Context(), d))
 	h.SetMetadata("vm", "")
 	if _, err := l.DomainGetMetadata(t.Context(), d); !virt.Is(err, virt.CodeNoDomainMetadata) {
 		t.Errorf("no metadata: %v", err)
@@ -669,6 +678,26 @@ func TestForeign(t *testing.T) {
 		if err := h.Untouched(); (err == nil) != (touch == nil) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// Addresses come from MACs by a hash; these two have the same.
+func TestAddressesThatCollide(t *testing.T) {
+	h := virttest.NewHost("box-1")
+	l := h.Link()
+	seen := map[string]bool{}
+	for _, m := range []string{"52:54:00:00:0a:38", "52:54:00:00:0b:9b"} {
+		doc := "<domain type='qemu'><name>vm-" + m + "</name><memory>1</memory><os><type>hvm</type></os><devices>" +
+			"<interface type='network'><mac address='" + m + "'/><source network='default'/></interface></devices></domain>"
+		ok(t, h.PlantDomain(doc, true))
+		d, err := l.DomainLookupByName(t.Context(), "vm-"+m)
+		ok(t, err)
+		in, err := l.DomainInterfaceAddresses(t.Context(), d, virt.FromLease)
+		ok(t, err)
+		seen[in[0].Addresses[0].IP] = true
+	}
+	if len(seen) != 2 {
+		t.Errorf("two interfaces have %v", seen)
 	}
 }
 
