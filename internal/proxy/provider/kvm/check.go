@@ -94,33 +94,33 @@ func (p *Provider) checked(ctx context.Context, h *host) provider.HostHealth {
 	return provider.HostHealth{Host: h.name, Reason: verdict(err), Message: p.named(ctx, h, err).Error()}
 }
 
-// examine reads what instances need. Errors that say why none can be made here
-// are unusable or NotFound ones of the host's own section.
+// examine reads what instances need, all of it at once: beside an upload on a
+// slow link each call waits for what was sent before it. Errors that say why no
+// instance can be made here are unusable.
 func (p *Provider) examine(ctx context.Context, c virt.Conn, h *host, row *provider.HostHealth) error {
 	h.fresh(p.links.Generation(h.name))
-	version, err := c.ConnectGetLibVersion(ctx)
-	if err != nil {
-		return err
+	var version virt.Version
+	var name string
+	var store pool
+	// In the order in which a person would mend them.
+	errs := make([]error, 4)
+	var wg sync.WaitGroup
+	for i, ask := range []func() error{
+		func() (err error) { version, err = c.ConnectGetLibVersion(ctx); return err },
+		func() (err error) { name, err = c.ConnectGetHostname(ctx); return err },
+		func() (err error) { store, err = h.pool(ctx, c); return err },
+		func() error { return h.connected(ctx, c) },
+	} {
+		wg.Go(func() { errs[i] = ask() })
 	}
-	row.Version = version.String()
-	name, err := c.ConnectGetHostname(ctx)
-	if err != nil {
-		return err
+	wg.Wait()
+	row.FreeBytes = int64(store.info.Available)
+	if version != 0 {
+		row.Version = version.String()
 	}
-	pool, err := h.pool(ctx, c)
-	row.FreeBytes = int64(pool.info.Available)
-	if err != nil {
-		return err
-	}
-	if h.conf.Network != "" {
-		active, err := c.NetworkLookupByName(ctx, h.conf.Network)
-		switch {
-		case fault.Of(err) == fault.NotFound:
-			return refuse(ReasonNetworkMissing, fault.Permanent, "there is no network %q: define it there (virsh net-define), or set hosts.%s.network or bridge", h.conf.Network, h.name)
-		case err != nil:
+	for _, err := range errs {
+		if err != nil {
 			return err
-		case !active:
-			return refuse(ReasonNetworkInactive, fault.Permanent, "network %q does not run: start it there with virsh net-start %s, and virsh net-autostart %s to keep it so", h.conf.Network, h.conf.Network, h.conf.Network)
 		}
 	}
 	firmware := domain.BIOS
@@ -133,11 +133,27 @@ func (p *Provider) examine(ctx context.Context, c virt.Conn, h *host, row *provi
 	if err != nil {
 		return err
 	}
-	row.Message = fmt.Sprintf("%s: libvirt %s, type %s, pool %s with %s free", name, row.Version, kind, h.conf.Pool, mib(pool.info.Available))
-	if pool.info.Available < lowSpace {
-		row.Reason, row.Message = ReasonPoolLow, fmt.Sprintf("pool %q has %s free, too little for another machine: free space there", h.conf.Pool, mib(pool.info.Available))
+	row.Message = fmt.Sprintf("%s: libvirt %s, type %s, pool %s with %s free", name, row.Version, kind, h.conf.Pool, mib(store.info.Available))
+	if store.info.Available < lowSpace {
+		row.Reason, row.Message = ReasonPoolLow, fmt.Sprintf("pool %q has %s free, too little for another machine: free space there", h.conf.Pool, mib(store.info.Available))
 	}
 	return nil
+}
+
+// connected says what is wrong with the host's network; a bridge is not
+// libvirt's, and shows when a domain starts.
+func (h *host) connected(ctx context.Context, c virt.Conn) error {
+	if h.conf.Network == "" {
+		return nil
+	}
+	active, err := c.NetworkLookupByName(ctx, h.conf.Network)
+	switch {
+	case fault.Of(err) == fault.NotFound:
+		return refuse(ReasonNetworkMissing, fault.Permanent, "there is no network %q: define it there (virsh net-define), or set hosts.%s.network or bridge", h.conf.Network, h.name)
+	case err == nil && !active:
+		return refuse(ReasonNetworkInactive, fault.Permanent, "network %q does not run: start it there with virsh net-start %s, and virsh net-autostart %s to keep it so", h.conf.Network, h.conf.Network, h.conf.Network)
+	}
+	return err
 }
 
 // verdict is the reason that an error stands for.

@@ -99,8 +99,12 @@ func TestAnAbandonedCheck(t *testing.T) {
 	if row, _ := check(50 * time.Millisecond); row.Reason != kvm.ReasonTimeout {
 		t.Errorf("%+v", row)
 	}
-	if row, took := check(10 * time.Second); row.Reason != kvm.ReasonTimeout || took > time.Second || !strings.Contains(row.Message, "earlier check") {
+	row, took := check(10 * time.Second)
+	if row.Reason != kvm.ReasonTimeout || took > time.Second || !strings.Contains(row.Message, "earlier check") {
 		t.Errorf("%+v after %v", row, took)
+	}
+	if strings.Count(row.Message, "box-1") != 1 {
+		t.Errorf("the host is named more than once: %s", row.Message)
 	}
 	if in, err := p.Get(t.Context(), ref(s)); err != nil || in.State != provider.Running {
 		t.Errorf("a check disturbs others: %+v, %v", in, err)

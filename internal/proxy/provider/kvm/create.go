@@ -296,7 +296,8 @@ func (p *Provider) seed(ctx context.Context, c virt.Conn, h *host, pool pool, pl
 	if err != nil {
 		return "", err
 	}
-	text, err := domain.VolumeXML(pl.names.Seed, string(image.Raw), int64(len(iso)), "", "")
+	// It grows as it is filled, so that its length tells what arrived.
+	text, err := domain.VolumeXML(pl.names.Seed, string(image.Raw), 1, "", "")
 	if err != nil {
 		return "", err
 	}

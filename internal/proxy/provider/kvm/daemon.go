@@ -39,7 +39,8 @@ func refuse(reason string, class fault.Class, format string, args ...any) error 
 // not there is Permanent, never NotFound; one that is not running is Transient,
 // since starting it is all that is needed.
 func (h *host) pool(ctx context.Context, c virt.Conn) (pool, error) {
-	found, err := c.StoragePoolLookupByName(ctx, h.conf.Pool)
+	out, err := h.opened(ctx, c)
+	found := out.Pool
 	if err != nil {
 		if fault.Of(err) == fault.NotFound {
 			return pool{}, refuse(ReasonPoolMissing, fault.Permanent,
@@ -47,10 +48,6 @@ func (h *host) pool(ctx context.Context, c virt.Conn) (pool, error) {
 				h.name, h.conf.Pool, h.conf.Pool, h.name)
 		}
 		return pool{}, err
-	}
-	out := pool{Pool: found}
-	if out.info, err = c.StoragePoolGetInfo(ctx, found); err != nil {
-		return out, err
 	}
 	if h.known() == nil {
 		if err := h.learn(ctx, c, found); err != nil {
@@ -70,6 +67,28 @@ func (h *host) pool(ctx context.Context, c virt.Conn) (pool, error) {
 	}
 	return out, refuse(ReasonPoolInactive, fault.Transient, "host %s: pool %q is not running: start it there with virsh pool-start %s, and virsh pool-autostart %s to keep it so",
 		h.name, h.conf.Pool, h.conf.Pool, h.conf.Pool)
+}
+
+// opened asks the pool how it is. The handle of an earlier time saves looking
+// the pool up; libvirt finds it by its UUID.
+func (h *host) opened(ctx context.Context, c virt.Conn) (out pool, err error) {
+	h.mu.Lock()
+	out.Pool = h.handle
+	h.mu.Unlock()
+	if out.UUID != "" {
+		out.info, err = c.StoragePoolGetInfo(ctx, out.Pool)
+		if fault.Of(err) != fault.NotFound {
+			return out, err
+		}
+	}
+	if out.Pool, err = c.StoragePoolLookupByName(ctx, h.conf.Pool); err != nil {
+		return out, err
+	}
+	h.mu.Lock()
+	h.handle = out.Pool
+	h.mu.Unlock()
+	out.info, err = c.StoragePoolGetInfo(ctx, out.Pool)
+	return out, err
 }
 
 // offer is what a daemon said it can do; it stays for the life of a link.

@@ -1,5 +1,11 @@
 package kvm
 
+import (
+	"log/slog"
+
+	"fleetdesk/internal/proxy/provider/kvm/link"
+)
+
 // Relearn makes the provider read everything anew, as it does over a new
 // connection: what a test changed in a domain's metadata is noticed then.
 func (p *Provider) Relearn() {
@@ -9,4 +15,13 @@ func (p *Provider) Relearn() {
 		h.survey = survey{}
 		h.mu.Unlock()
 	}
+}
+
+// OverSSH dials as a provider of that section does.
+func OverSSH(s Section) link.Dialer {
+	conf, err := settle(s)
+	if err != nil {
+		panic(err)
+	}
+	return (&Provider{conf: conf, log: slog.New(slog.DiscardHandler)}).overSSH()
 }

@@ -114,6 +114,14 @@ func TestUploadsThatFailOnTheHost(t *testing.T) {
 				return nil
 			})
 		}, []fault.Class{fault.Unavailable}, "ended"},
+		"the end does not fit": {"libvirt answers OK when the pool fills up with the last packet", func(h *virttest.Host) {
+			h.OnUpload(func(u virttest.Upload) error {
+				if strings.Contains(u.Volume, "fleetdesk-image") && u.Accepted >= 1<<20+1<<18-64<<10 {
+					h.FillPool(10)
+				}
+				return nil
+			})
+		}, []fault.Class{fault.Transient, fault.Quota}, "were sent"},
 		"bytes that do not arrive": {"go-libvirt 82: what is stored differs from what was sent", func(h *virttest.Host) {
 			once := sync.Once{}
 			h.OnDone(func(rpc string) error {

@@ -145,8 +145,14 @@ func (p *Provider) named(ctx context.Context, h *host, err error) error {
 		}
 		err = fault.Wrap(class, err)
 	}
-	if _, dialling := errors.AsType[*link.DialError](err); dialling || strings.Contains(err.Error(), "host "+h.name) || strings.Contains(err.Error(), "on "+h.name+":") {
+	if _, dialling := errors.AsType[*link.DialError](err); dialling {
 		return err
+	}
+	// The pool of connections quotes it.
+	for _, said := range []string{"host " + h.name, fmt.Sprintf("host %q", h.name), "on " + h.name + ":"} {
+		if strings.Contains(err.Error(), said) {
+			return err
+		}
 	}
 	return fmt.Errorf("host %s: %w", h.name, err)
 }
@@ -265,6 +271,7 @@ type host struct {
 	// makes it void.
 	generation uint64
 	offer      *offer
+	handle     virt.Pool
 	// marks are the metadata of domains by UUID; nil marks of domains that are
 	// none of ours.
 	marks map[string]*domain.Mark
@@ -283,7 +290,7 @@ func newHost(name string, conf Host) *host {
 }
 
 func (h *host) reset() {
-	h.offer = nil
+	h.offer, h.handle = nil, virt.Pool{}
 	h.marks, h.sights, h.images = map[string]*domain.Mark{}, map[string]sight{}, map[string]image.Cached{}
 }
 

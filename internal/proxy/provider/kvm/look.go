@@ -177,7 +177,7 @@ func (p *Provider) described(ctx context.Context, c virt.Conn, h *host, d virt.D
 			return provider.Instance{}, err
 		}
 		if !s.addr.IsValid() {
-			in.State, in.Message = provider.Provisioning, s.waiting(p.now())
+			in.State, in.Message = provider.Provisioning, s.waiting()
 			break
 		}
 		in.Address = s.addr.String()
@@ -363,10 +363,13 @@ type sight struct {
 	told string
 }
 
-// waiting says at which stage the start-up is, for people.
-func (s sight) waiting(now time.Time) string {
-	return fmt.Sprintf("started %s ago and has no address yet; %s", now.Sub(s.since).Round(time.Second), s.told)
+// waiting says at which stage the start-up is, for people. It names moments and
+// no spans: it goes into a Proxy's status, which is written when it differs.
+func (s sight) waiting() string {
+	return fmt.Sprintf("started at %s and has no address yet; %s", moment(s.since), s.told)
 }
+
+func moment(t time.Time) string { return t.UTC().Format("15:04:05 UTC") }
 
 // due are the domains whose addresses this listing reads again: those read
 // longest ago.

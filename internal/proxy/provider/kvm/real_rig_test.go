@@ -198,7 +198,7 @@ func running(ctx context.Context, p provider.Provider, s provider.Spec, stage fu
 		if err != nil {
 			what = err.Error()
 		}
-		if label, _, _ := strings.Cut(what, "("); label != seen {
+		if label, _, _ := strings.Cut(what, " since "); label != seen {
 			seen = label
 			if stage != nil {
 				stage(what)

@@ -49,7 +49,7 @@ func (p *Provider) image(ctx context.Context, c virt.Conn, h *host, pool pool, p
 	j := p.jobs.join(jobKey{h.name, key}, p.now, func(ctx context.Context, j *job) error {
 		return p.upload(ctx, h, pl, key, halves, j)
 	})
-	waits, err = j.state(p.now())
+	waits, err = j.state()
 	if err != nil {
 		err = fmt.Errorf("image %s: %w", pl.picture.name, err)
 	}
@@ -143,8 +143,10 @@ func (p *Provider) bases(ctx context.Context, c virt.Conn, h *host, installation
 // fill makes the volume, writes the image into it and marks it as verified.
 func (p *Provider) fill(ctx context.Context, c virt.Conn, h *host, pool pool, src *image.Stream, volume string) error {
 	// The volume is raw to libvirt while it is filled: as qcow2 it would get a
-	// header of its own first.
-	text, err := domain.VolumeXML(volume, string(image.Raw), max(src.Length(), 1), "", "")
+	// header of its own first. It is made of one byte and grows with what
+	// arrives: libvirt answers OK to an upload whose end did not fit into the
+	// pool, and only the file's length tells.
+	text, err := domain.VolumeXML(volume, string(image.Raw), 1, "", "")
 	if err != nil {
 		return err
 	}
@@ -292,18 +294,19 @@ func (j *job) over(now time.Time, age time.Duration) bool {
 }
 
 // state says how far it is, or why it failed.
-func (j *job) state(now time.Time) (string, error) {
+func (j *job) state() (string, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.err != nil {
 		return "", j.err
 	}
-	took := now.Sub(j.began).Round(time.Second)
+	since := moment(j.began)
 	switch {
 	case j.src == nil:
-		return fmt.Sprintf("defined; asking for the image (%s)", took), nil
+		return fmt.Sprintf("defined; asking for the image since %s", since), nil
 	case j.total > 0:
-		return fmt.Sprintf("defined; uploading the image to %s: %s of %s (%s)", j.host, mib(uint64(j.src.Count())), mib(uint64(j.total)), took), nil
+		// In steps, since each is a write of the Proxy's status.
+		return fmt.Sprintf("defined; uploading the image to %s since %s: %d %% of %s", j.host, since, j.src.Count()*10/j.total*10, mib(uint64(j.total))), nil
 	}
-	return fmt.Sprintf("defined; uploading the image to %s: %s (%s)", j.host, mib(uint64(j.src.Count())), took), nil
+	return fmt.Sprintf("defined; uploading the image to %s since %s", j.host, since), nil
 }
