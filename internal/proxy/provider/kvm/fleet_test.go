@@ -211,6 +211,9 @@ func (m *mem) halves(host string) []string {
 // halvesOf are the names of image volumes that belong to no verified image.
 func halvesOf(names []string) (out []string) {
 	for _, n := range names {
+		if !strings.HasPrefix(n, "fleetdesk-image-") {
+			continue
+		}
 		of := func(marker, volume string) bool { return marker != volume && strings.HasPrefix(marker, volume+".") }
 		marked := slices.ContainsFunc(names, func(o string) bool { return of(o, n) })
 		marks := slices.ContainsFunc(names, func(o string) bool { return of(n, o) })

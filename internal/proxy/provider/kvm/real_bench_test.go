@@ -253,7 +253,7 @@ func ourUpload(ctx context.Context, b *testing.B, p provider.Provider, h *libvir
 		if err != nil {
 			b.Fatal(err)
 		}
-		if len(halvesOf(vols)) == 0 && len(vols) > 0 && in.State == provider.Provisioning {
+		if len(halvesOf(vols)) == 0 && in.State == provider.Provisioning {
 			for _, v := range vols {
 				if strings.Contains(v, ".verified-") {
 					took = time.Since(began).Seconds()
