@@ -474,3 +474,33 @@ func (m *mem) setAnswer(b []byte) {
 	defer m.mu.Unlock()
 	m.image = b
 }
+
+// The host is cut off in mid-upload, and nobody wants the image any more: once
+// it answers again, the half volume goes all the same.
+func TestAHalfVolumeGoesWhenItsHostAnswersAgain(t *testing.T) {
+	m := newMem(t, "box-1")
+	h := m.hosts["box-1"]
+	m.setImage(append(virttest.Qcow2(2<<30), make([]byte, 1<<20)...))
+	p := m.open(t)
+	s := m.spec("a", "box-1")
+	once := sync.OnceFunc(h.Break)
+	h.OnUpload(func(u virttest.Upload) error {
+		if u.Accepted > 200<<10 {
+			go once()
+		}
+		return nil
+	})
+	if err := failure(t, p, s); fault.Of(err) != fault.Unavailable {
+		t.Errorf("%s: %v", fault.Of(err), err)
+	}
+	if n := len(m.halves("box-1")); n != 1 {
+		t.Fatalf("%d halves", n)
+	}
+	h.OnUpload(nil)
+	h.Mend()
+	for end := time.Now().Add(15 * time.Second); len(m.halves("box-1")) > 0; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("still there: %q", m.halves("box-1"))
+		}
+	}
+}

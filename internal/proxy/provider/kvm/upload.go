@@ -75,8 +75,12 @@ func (h *host) uncache(key string) {
 	delete(h.images, key)
 }
 
-// cleanLimit bounds what is done for order after a failed upload.
-const cleanLimit = 30 * time.Second
+// cleanLimit bounds what is done for order after a failed upload, stopLimit the
+// same while the operator stops.
+const (
+	cleanLimit = 30 * time.Second
+	stopLimit  = 3 * time.Second
+)
 
 // upload fetches an image and brings it onto the host, verified and marked. It
 // leaves no half volume: neither its own nor those of earlier uploads of the
@@ -124,7 +128,18 @@ func (p *Provider) upload(ctx context.Context, h *host, pl plan, key string, hal
 		p.log.Info("kvm: image uploaded", "provider", p.name, "host", h.name, "image", pl.picture.name, "volume", volume, "bytes", src.Count(), "sha256", src.Sum())
 		return nil
 	}
-	return errors.Join(err, p.clean(ctx, h, volume))
+	// Also when the operator stops, but not for long then.
+	limit := cleanLimit
+	if ctx.Err() != nil {
+		limit = stopLimit
+	}
+	tidy, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+	if cleanErr := p.clean(tidy, h, volume); cleanErr != nil {
+		p.jobs.later(func(ctx context.Context) { p.keepCleaning(ctx, h, volume) })
+		return errors.Join(err, cleanErr)
+	}
+	return err
 }
 
 // bases are the volumes that the installation's machines stand on.
@@ -158,7 +173,11 @@ func (p *Provider) fill(ctx context.Context, c virt.Conn, h *host, pool pool, sr
 		if cause := src.Err(); cause != nil {
 			return cause
 		}
-		return fmt.Errorf("uploading to volume %s after %s: %w", volume, mib(uint64(src.Count())), err)
+		err = fmt.Errorf("uploading to volume %s after %s: %w", volume, mib(uint64(src.Count())), err)
+		if fault.Of(err) == fault.Quota {
+			err = fmt.Errorf("%w: free space in pool %s there", err, pool.Name)
+		}
+		return err
 	}
 	if err := src.Verified(); err != nil {
 		return err
@@ -178,11 +197,8 @@ func (p *Provider) fill(ctx context.Context, c virt.Conn, h *host, pool pool, sr
 	return err
 }
 
-// clean removes a volume that an upload did not finish; it also runs when the
-// upload was cancelled.
+// clean removes a volume that an upload did not finish.
 func (p *Provider) clean(ctx context.Context, h *host, volume string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
-	defer cancel()
 	err := p.links.Call(ctx, h.name, func(ctx context.Context, c virt.Conn) error {
 		pool, err := h.remaining(ctx, c, h.conf.Pool)
 		if err != nil || pool == nil {
@@ -191,9 +207,32 @@ func (p *Provider) clean(ctx context.Context, h *host, volume string) error {
 		return h.remove(ctx, c, *pool, volume)
 	})
 	if err != nil {
-		return fmt.Errorf("volume %s is half full and is removed by the next upload of this image: %w", volume, err)
+		return fmt.Errorf("volume %s is half full and is removed when the host answers again: %w", volume, err)
 	}
 	return nil
+}
+
+// cleanPauses are the pauses between tries to remove a half volume from a host
+// that cannot be reached.
+var cleanPauses = fault.Retry{Min: 2 * time.Second, Max: 5 * time.Minute}
+
+// keepCleaning removes a half volume as soon as its host can be reached. What
+// it does not bring to its end, the next upload of the image does.
+func (p *Provider) keepCleaning(ctx context.Context, h *host, volume string) {
+	for n := 1; ; n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(cleanPauses.After(n, 0)):
+		}
+		try, cancel := context.WithTimeout(ctx, cleanLimit)
+		err := p.clean(try, h, volume)
+		cancel()
+		if err == nil {
+			p.log.Info("kvm: half a volume of an upload that failed was removed", "provider", p.name, "host", h.name, "volume", volume)
+			return
+		}
+	}
 }
 
 // jobKey names an upload: one for each image and host.
@@ -260,6 +299,15 @@ func (js *jobs) join(key jobKey, now func() time.Time, run func(ctx context.Cont
 		}
 	})
 	return j
+}
+
+// later runs f beside the jobs, for as long as a job may run.
+func (js *jobs) later(f func(ctx context.Context)) {
+	js.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(js.ctx, jobLimit)
+		defer cancel()
+		f(ctx)
+	})
 }
 
 // job is one upload.
