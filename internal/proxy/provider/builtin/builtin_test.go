@@ -61,7 +61,7 @@ func TestBadSections(t *testing.T) {
 		"host twice":      {"which of them?", head + "      box-1: {address: 192.0.2.6}\n", `provider "home": providers.yaml:9:`},
 		"port":            {"no such port", head + "        port: 70000\n", `providers.yaml:9: provider "home": kvm.hosts.box-1.port: 70000 is not in 1 to 65535`},
 		"port is text":    {"of another type", head + "        port: ssh\n", `provider "home": providers.yaml:9:`},
-		"unknown field":   {"a typo", head + "        adress: 192.0.2.6\n", `provider "home": providers.yaml:9: unknown field "adress"`},
+		"unknown field":   {"a typo", head + "        addr: 192.0.2.6\n", `provider "home": providers.yaml:9: unknown field "addr"`},
 		"checksum":        {"cut while copied", head + "    images:\n      a: {url: https://images.example.com/a.qcow2, sha256: abc}\n", `providers.yaml:10: provider "home": kvm.images.a: `},
 		"no hosts":        {"nowhere to go", strings.Replace(head, "    hosts:\n      box-1:\n        address: 192.0.2.5\n", "", 1), `providers.yaml:2: provider "home": kvm.hosts: there are none`},
 		"no such kind":    {"a typo", strings.Replace(head, "kind: kvm\n  kvm:", "kind: kwm\n  kwm:", 1), `unknown kind "kwm": known are [kvm local]`},

@@ -78,7 +78,7 @@ func (p *Provider) create(ctx context.Context, c virt.Conn, h *host, pl plan) (p
 		}
 	}
 	if err := p.start(ctx, c, v.domain, made); err != nil {
-		return provider.Instance{}, fmt.Errorf("starting domain %s: %w", v.domain.Name, err)
+		return provider.Instance{}, fmt.Errorf("starting domain %s: %w", v.domain.Name, h.unplugged(err))
 	}
 	// The number of the start is what addresses are bound to.
 	if v.domain, err = c.DomainLookupByUUID(ctx, pl.uuid); err != nil {
@@ -141,6 +141,21 @@ func (p *Provider) start(ctx context.Context, c virt.Conn, d virt.Domain, made b
 	return c.DomainCreate(ctx, d)
 }
 
+// unplugged adds to the daemon's words what a person can do when a start failed
+// for the network of the host's section.
+func (h *host) unplugged(err error) error {
+	bridge, network := h.conf.Bridge, h.conf.Network
+	switch {
+	case bridge != "" && virt.Is(err, virt.CodeSystemError) && strings.Contains(err.Error(), "'"+bridge+"': No such device"):
+		return fmt.Errorf("%w: make the bridge %s there, or set hosts.%s.bridge or network", err, bridge, h.name)
+	case network != "" && virt.Is(err, virt.CodeNoNetwork):
+		return fmt.Errorf("%w: define it there (virsh net-define), or set hosts.%s.network or bridge", err, h.name)
+	case network != "" && virt.Is(err, virt.CodeOperationInvalid) && strings.Contains(err.Error(), "network '"+network+"' is not active"):
+		return fmt.Errorf("%w: start it there with virsh net-start %s, and virsh net-autostart %s to keep it so", err, network, network)
+	}
+	return err
+}
+
 // missingFile reports whether a start failed for a disk that is not there.
 func missingFile(err error) bool {
 	return virt.Is(err, virt.CodeSystemError) && strings.Contains(err.Error(), "No such file or directory")
@@ -180,7 +195,7 @@ func (p *Provider) make(ctx context.Context, c virt.Conn, h *host, pl plan, v *v
 	if err != nil || waits != "" {
 		return waits, err
 	}
-	overlay, err := p.overlay(ctx, c, h, pool, pl, v, base)
+	overlay, err := p.overlay(ctx, c, h, pool, pl, base)
 	if err != nil {
 		return "", err
 	}
@@ -221,7 +236,7 @@ func (p *Provider) define(ctx context.Context, c virt.Conn, h *host, pl plan, v 
 func (p *Provider) namesake(ctx context.Context, c virt.Conn, h *host, pl plan) error {
 	d, err := c.DomainLookupByName(ctx, pl.names.Domain)
 	if err != nil || d.UUID == pl.uuid {
-		return nil
+		return nil //nolint:nilerr // the definition's own error is what counts then
 	}
 	whose := "carries no mark of an owner"
 	if m, err := p.read(ctx, c, h, d); err == nil {
@@ -232,7 +247,7 @@ func (p *Provider) namesake(ctx context.Context, c virt.Conn, h *host, pl plan) 
 
 // overlay makes the machine's own disk on the image, or takes the one that an
 // earlier call made on it.
-func (p *Provider) overlay(ctx context.Context, c virt.Conn, h *host, pool pool, pl plan, v *view, base image.Cached) (path string, err error) {
+func (p *Provider) overlay(ctx context.Context, c virt.Conn, h *host, pool pool, pl plan, base image.Cached) (path string, err error) {
 	size := base.VirtualSize
 	if pl.disk != 0 {
 		if pl.disk < size {

@@ -2,7 +2,6 @@ package kvm
 
 import (
 	"context"
-	"errors"
 	"path"
 	"slices"
 	"strings"
@@ -175,12 +174,4 @@ func (h *host) remove(ctx context.Context, c virt.Conn, p virt.Pool, name string
 		return nil
 	}
 	return err
-}
-
-// reasonOf is the reason that Check gives for an error.
-func reasonOf(err error) (string, bool) {
-	if u, ok := errors.AsType[*unusable](err); ok {
-		return u.reason, true
-	}
-	return "", false
 }

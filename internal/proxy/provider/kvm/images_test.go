@@ -59,7 +59,7 @@ func TestBadImagesLeaveNoHalfVolume(t *testing.T) {
 			panic(http.ErrAbortHandler)
 		}, fault.Transient, "unexpected end"},
 		"404":               {"terraform-provider-libvirt 958: an error page is no image", http.NotFound, fault.Permanent, "404"},
-		"503":               {"the server may come back", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "busy", 503) }, fault.Transient, "503"},
+		"503":               {"the server may come back", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "busy", http.StatusServiceUnavailable) }, fault.Transient, "503"},
 		"HTML":              {"an error page with status 200", write([]byte("<!DOCTYPE html><html><body>Please log in</body></html>")), fault.Permanent, "HTML"},
 		"wrong checksum":    {"containerized-data-importer 4010: noticed before use", write(append(append([]byte{}, good...), 0)), fault.Permanent, "sha256"},
 		"backing file":      {"lima 5441: the host would read a file of its own into the guest", write(backing), fault.Permanent, "backing file"},

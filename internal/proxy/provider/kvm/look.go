@@ -153,7 +153,7 @@ func (p *Provider) read(ctx context.Context, c virt.Conn, h *host, d virt.Domain
 // address anew.
 func (p *Provider) instance(ctx context.Context, c virt.Conn, h *host, v view, again bool) (provider.Instance, error) {
 	if v.torn != nil {
-		return provider.Instance{ID: p.id(h, v.domain.UUID), Host: h.name, State: provider.Unknown, Message: v.torn.Error()}, nil
+		return provider.Instance{ID: p.id(h, v.domain.UUID), Host: h.name, State: provider.Unknown, Message: v.torn.Error()}, nil //nolint:nilerr // it is there, and that is the answer
 	}
 	state, reason, err := c.DomainGetState(ctx, v.domain)
 	if err != nil {

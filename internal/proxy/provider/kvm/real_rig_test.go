@@ -30,7 +30,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(libvirthost.Around(m, libvirthost.Options{}))
+	goleak.VerifyTestMain(libvirthost.Around(m, libvirthost.Options{Foreign: os.Getenv(foreignHost) != ""}))
 }
 
 // installation is the tag of what the real tests make.

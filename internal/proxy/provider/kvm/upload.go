@@ -240,7 +240,7 @@ type jobKey struct{ host, image string }
 
 // jobs are the uploads that run, and the failures of those that ended lately.
 type jobs struct {
-	ctx  context.Context
+	ctx  context.Context //nolint:containedctx // the life of the jobs, which outlive the calls that begin them
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 
