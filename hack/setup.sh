@@ -44,7 +44,7 @@ has_postgresql() {
 kvm_packages=(
     libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-daemon-config-network libvirt-clients
     qemu-system-x86 qemu-utils ovmf openssh-server openssh-client dnsmasq-base iptables iproute2
-    mmdebstrap dpkg-dev binutils mtools dosfstools fdisk e2fsprogs cpio zstd
+    mmdebstrap dpkg-dev binutils mtools dosfstools fdisk e2fsprogs cpio zstd libxml2-utils
 )
 if grep -qs '^VERSION_ID="\?1[3-9]' /etc/os-release; then
     kvm_packages+=(libvirt-daemon-driver-storage-logical) # part of libvirt-daemon before
