@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -243,25 +242,19 @@ func ourUpload(ctx context.Context, b *testing.B, p provider.Provider, h *libvir
 	b.Helper()
 	s := specOf(newOwner("upload"), h.Name())
 	began := time.Now()
-	var took float64
-	for took == 0 {
-		in, err := p.Create(ctx, s)
-		if err != nil {
-			b.Fatal(err)
-		}
-		vols, err := h.Volumes(ctx, "default")
-		if err != nil {
-			b.Fatal(err)
-		}
-		if len(halvesOf(vols)) == 0 && in.State == provider.Provisioning {
-			for _, v := range vols {
-				if strings.Contains(v, ".verified-") {
-					took = time.Since(began).Seconds()
-				}
-			}
-		}
-		time.Sleep(20 * time.Millisecond)
+	if in, err := p.Create(ctx, s); err != nil || in.State != provider.Provisioning {
+		b.Fatalf("%+v, %v", in, err)
 	}
+	// The marker is what an upload ends with.
+	for {
+		if found, err := filepath.Glob(h.Path("/var/lib/libvirt/images/fleetdesk-image-*.verified-*")); err != nil || ctx.Err() != nil {
+			b.Fatal(err, ctx.Err())
+		} else if len(found) > 0 {
+			break
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	took := time.Since(began).Seconds()
 	if err := gone(ctx, p, provider.Ref{Owner: s.Owner, Host: h.Name()}); err != nil {
 		b.Fatal(err)
 	}

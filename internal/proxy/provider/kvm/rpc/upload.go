@@ -99,15 +99,16 @@ var errStopped = errors.New("the upload was stopped")
 
 // source is an upload's reader as the library sees it: in pieces of at most
 // [virt.UploadChunk], and never blocking after stop. The reader behind it is
-// read by one goroutine, which ends with stop, or when a Read that was under
-// way then returns.
+// read by one goroutine, a few pieces ahead, so that reading and hashing go on
+// while a piece is encrypted and sent. It ends with stop, or when a Read that
+// was under way then returns.
 type source struct {
 	length uint64
 	pulse  *pulse
 	// begun is called when the daemon has accepted the call.
 	begun func()
 
-	want    chan struct{}
+	free    chan []byte
 	got     chan piece
 	stopped chan struct{}
 	once    sync.Once
@@ -117,16 +118,22 @@ type source struct {
 	settled bool  // the peer is not awaited for this upload any more
 	reading bool
 
-	total  uint64
-	rest   []byte
-	atEnd  error
-	launch func()
+	total uint64
+	// buf is what rest lies in.
+	buf, rest []byte
+	atEnd     error
+	launch    func()
 }
 
+// piece is what one Read gave, in its buffer.
 type piece struct {
-	b   []byte
+	buf []byte
+	n   int
 	err error
 }
+
+// ahead is how many pieces are read ahead at most.
+const ahead = 4
 
 // maxEmptyReads is how often in a row a reader may give nothing.
 const maxEmptyReads = 100
@@ -134,23 +141,33 @@ const maxEmptyReads = 100
 func newSource(r io.Reader, length uint64, p *pulse, begun func()) *source {
 	s := &source{
 		length: length, pulse: p, begun: begun,
-		want: make(chan struct{}), got: make(chan piece, 1), stopped: make(chan struct{}),
+		free: make(chan []byte, ahead), got: make(chan piece, ahead), stopped: make(chan struct{}),
+	}
+	for range ahead {
+		s.free <- make([]byte, virt.UploadChunk)
 	}
 	s.launch = sync.OnceFunc(func() { go s.pump(r) })
 	return s
 }
 
-// pump reads r each time that a piece is wanted.
+// pump reads r while there are free buffers, up to its end.
 func (s *source) pump(r io.Reader) {
-	buf := make([]byte, virt.UploadChunk)
 	for {
 		select {
-		case <-s.want:
+		case <-s.stopped:
+			return
+		default:
+		}
+		select {
+		case buf := <-s.free:
+			n, err := readSome(r, buf)
+			s.got <- piece{buf, n, err} // there is room for all buffers
+			if err != nil {
+				return
+			}
 		case <-s.stopped:
 			return
 		}
-		n, err := readSome(r, buf)
-		s.got <- piece{buf[:n], err}
 	}
 }
 
@@ -194,14 +211,13 @@ func (s *source) Read(b []byte) (int, error) {
 func (s *source) fetch() error {
 	s.pause(true)
 	defer s.pause(false)
-	select {
-	case s.want <- struct{}{}:
-	case <-s.stopped:
-		return errStopped
+	if s.buf != nil {
+		s.free <- s.buf // it came from there: there is room
+		s.buf = nil
 	}
 	select {
 	case p := <-s.got:
-		s.rest, s.atEnd = p.b, p.err
+		s.buf, s.rest, s.atEnd = p.buf, p.buf[:p.n], p.err
 	case <-s.stopped:
 		return errStopped
 	}

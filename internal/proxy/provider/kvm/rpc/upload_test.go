@@ -9,6 +9,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -247,12 +248,14 @@ func TestSourcesErrorOutlivesTheContext(t *testing.T) {
 func TestAbortThatIsNotHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := connect(t, rpc.Options{MuteAfter: 30 * time.Second}, func(_ *peer, in packet) bool { return in.kind == stream })
-		go func() {
+		var others sync.WaitGroup
+		defer others.Wait()
+		others.Go(func() {
 			for c.Err() == nil {
 				time.Sleep(time.Second)
 				_, _ = c.ConnectGetHostname(t.Context())
 			}
-		}()
+		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		begun := time.Now()
