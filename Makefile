@@ -59,7 +59,7 @@ bench-kvm: setup-go kvm-images ## Calls to libvirt of each operation, checks bes
 	@go test -tags=integration -run "^$$" -bench Real -benchtime 1x -timeout 20m ./internal/proxy/provider/kvm | grep --line-buffered -Ev "^(goos|goarch|pkg|cpu): |^(PASS|ok |Benchmark)"
 
 test-integration-kvm: setup-go lanes $(if $(KVM_TEST_HOST),,kvm-images standalone kube-assets) ## Run the kvm provider against real libvirt hosts in namespaces (root), or against KVM_TEST_HOST.
-	@$(if $(KVM_TEST_HOST),go test -tags=integration -count=1 -run TestForeign -v -timeout 30m ./internal/proxy/provider/kvm,bin/tools/lanes check kvm)
+	@$(if $(KVM_TEST_HOST),go test -tags=integration -count=1 -run '^TestForeignHost' -v -timeout 30m ./internal/proxy/provider/kvm,bin/tools/lanes check kvm)
 
 generate: setup-go controller-gen ## Write deep copies, CRDs and roles anew from the markers in the code.
 	@bin/tools/controller-gen object paths=./api/... crd output:crd:artifacts:config=config/crd/bases

@@ -153,6 +153,10 @@ func (h *host) unplugged(err error) error {
 	case network != "" && virt.Is(err, virt.CodeOperationInvalid) && strings.Contains(err.Error(), "network '"+network+"' is not active"):
 		return fmt.Errorf("%w: start it there with virsh net-start %s, and virsh net-autostart %s to keep it so", err, network, network)
 	}
+	if virt.Is(err, virt.CodeInternalError) {
+		// QEMU's own words say little; its log has more.
+		return fmt.Errorf("%w: see /var/log/libvirt/qemu there; where acceleration does not work although it is offered, set hosts.%s.domainType: qemu", err, h.name)
+	}
 	return err
 }
 

@@ -147,7 +147,7 @@ func ChooseType(o Offer, override string, allowEmulation bool) (string, error) {
 		return "", fault.Errorf(fault.Permanent, "the domain type %.40q is none of %s and %s: correct it in the configuration", override, typeKVM, typeQEMU)
 	case override != "":
 		if !slices.Contains(o.Types, override) {
-			return "", fault.Errorf(fault.Permanent, "the configuration wants domains of type %s, and the host offers %.100q: %s", override, o.Types, remedy(override))
+			return "", fault.Errorf(fault.Permanent, "domainType wants %s, and the host offers %s: %s", override, offered(o.Types), remedy(override))
 		}
 		return override, nil
 	case slices.Contains(o.Types, typeKVM):
@@ -156,14 +156,17 @@ func ChooseType(o Offer, override string, allowEmulation bool) (string, error) {
 		return typeQEMU, nil
 	}
 	return "", fault.Errorf(fault.Permanent,
-		"the host offers %.100q and no kvm: %s; or set allowEmulation: true for the host, which is many times slower", o.Types, remedy(typeKVM))
+		"the host offers %s and no kvm: %s; or set allowEmulation: true for the host, which is many times slower", offered(o.Types), remedy(typeKVM))
 }
+
+// offered names domain types, for people.
+func offered(types []string) string { return fmt.Sprintf("%.100s", strings.Join(types, ", ")) }
 
 func remedy(kind string) string {
 	if kind == typeKVM {
 		return "turn virtualization on in its firmware, load kvm_intel or kvm_amd, and see that /dev/kvm is there and that libvirtd was restarted since"
 	}
-	return "install QEMU there, or choose another type"
+	return "install QEMU there, or leave domainType out"
 }
 
 // FirmwareOffer is which firmware a host can give to a domain of q35.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -188,5 +189,9 @@ func clean(s string) string {
 		}
 		return r
 	}, s)
-	return strings.TrimSpace(s)
+	// A text that differs with each try would be a change of status each time.
+	return strings.TrimSpace(qemuTime.ReplaceAllString(s, ""))
 }
+
+// qemuTime is what QEMU begins a line of its log with.
+var qemuTime = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z `)

@@ -270,6 +270,9 @@ func (g *guard) answered(h header, p pending, payload []byte) {
 
 // lost ends the connection because the stream did.
 func (g *guard) lost(err error) error {
+	if err == io.EOF { //nolint:errorlint // the stream's own end, and no other's
+		err = fmt.Errorf("libvirtd closed it (%w): it was stopped or restarted, or it crashed", err)
+	}
 	g.fail(fault.Errorf(fault.Unavailable, "the connection to libvirtd on %s ended: %w", g.host, err))
 	return g.err
 }
