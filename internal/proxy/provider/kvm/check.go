@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
+	"unicode"
 
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/proxy/provider"
@@ -133,11 +135,21 @@ func (p *Provider) examine(ctx context.Context, c virt.Conn, h *host, row *provi
 	if err != nil {
 		return err
 	}
-	row.Message = fmt.Sprintf("%s: libvirt %s, type %s, pool %s with %s free", name, row.Version, kind, h.conf.Pool, mib(store.info.Available))
+	row.Message = fmt.Sprintf("%s: libvirt %s, type %s, pool %s with %s free", printable(name), row.Version, kind, h.conf.Pool, mib(store.info.Available))
 	if store.info.Available < lowSpace {
 		row.Reason, row.Message = ReasonPoolLow, fmt.Sprintf("pool %q has %s free, too little for another machine: free space there", h.conf.Pool, mib(store.info.Available))
 	}
 	return nil
+}
+
+// printable makes what the host calls itself fit for a text.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, short(s))
 }
 
 // connected says what is wrong with the host's network; a bridge is not

@@ -46,6 +46,11 @@ func (p *Provider) Create(ctx context.Context, spec provider.Spec) (provider.Ins
 		h.fresh(p.links.Generation(h.name))
 		var err error
 		in, err = p.create(ctx, c, h, pl)
+		if fault.Of(err) == fault.NotFound {
+			// What vanished beside or under it is there again the next time, or is
+			// said; only Get may say that a machine is not there.
+			err = fault.Wrap(fault.Transient, err)
+		}
 		return err
 	})
 	return in, err
@@ -63,6 +68,14 @@ func (p *Provider) create(ctx context.Context, c virt.Conn, h *host, pl plan) (p
 	case v.absent || v.mark.Stage == domain.Making:
 		made = true
 		waits, err := p.make(ctx, c, h, pl, &v)
+		if fault.Of(err) == fault.Quota && !v.absent && v.mark.Image == "" {
+			// Nothing but the definition is there: without it the Proxy is free to
+			// go where there is room.
+			h.refuse(p.now())
+			if undoErr := p.undo(ctx, c, h, v); undoErr != nil {
+				err = fmt.Errorf("%w (and its definition could not be removed: %w)", err, undoErr)
+			}
+		}
 		if err != nil || waits != "" {
 			return provider.Instance{
 				ID: p.id(h, pl.uuid), Owner: pl.spec.Owner, Host: h.name, State: provider.Provisioning,
@@ -70,12 +83,15 @@ func (p *Provider) create(ctx context.Context, c virt.Conn, h *host, pl plan) (p
 			}, err
 		}
 	case v.mark.Stage == domain.Deleting:
-		return provider.Instance{}, fault.Errorf(fault.Conflict, "host %s: the removal of domain %s has begun: finish it by Delete before making it again", h.name, v.domain.Name)
+		return p.instance(ctx, c, h, v, false) // only Delete ends what Delete began
 	default:
 		in, err := p.instance(ctx, c, h, v, true)
 		if err != nil || in.State != provider.Stopped {
 			return p.kept(ctx, c, h, v, in, err)
 		}
+	}
+	if err := p.unaddress(ctx, c, h, &v); err != nil {
+		return provider.Instance{}, err
 	}
 	if err := p.start(ctx, c, v.domain, made); err != nil {
 		return provider.Instance{}, fmt.Errorf("starting domain %s: %w", v.domain.Name, h.unplugged(err))
@@ -86,6 +102,34 @@ func (p *Provider) create(ctx context.Context, c virt.Conn, h *host, pl plan) (p
 	}
 	in, err := p.instance(ctx, c, h, v, true)
 	return p.kept(ctx, c, h, v, in, err)
+}
+
+// undo removes the definition of a domain that has nothing else yet.
+func (p *Provider) undo(ctx context.Context, c virt.Conn, h *host, v view) error {
+	if err := provider.Step(ctx, "kvm: give up"); err != nil {
+		return err
+	}
+	h.forget(v.domain.UUID)
+	return undefine(ctx, c, v.domain)
+}
+
+// unaddress forgets the address of the run before, here and in the metadata:
+// after a reboot of the host the next run may have the same number.
+func (p *Provider) unaddress(ctx context.Context, c virt.Conn, h *host, v *view) error {
+	h.unsee(v.domain.UUID)
+	if v.mark.Address == "" {
+		return nil
+	}
+	if err := provider.Step(ctx, "kvm: forget address"); err != nil {
+		return err
+	}
+	v.mark.Address, v.mark.Run = "", 0
+	text, err := v.mark.Element()
+	if err == nil {
+		err = c.DomainSetMetadata(ctx, v.domain, text)
+	}
+	h.forgetMark(v.domain.UUID)
+	return err
 }
 
 // kept writes a new address of a running domain into its metadata, so that an
@@ -104,6 +148,11 @@ func (p *Provider) kept(ctx context.Context, c virt.Conn, h *host, v view, in pr
 		err = c.DomainSetMetadata(ctx, v.domain, text)
 	}
 	h.forgetMark(v.domain.UUID)
+	if virt.Is(err, virt.CodeOperationInvalid) {
+		// A domain that was undefined while it ran: it works, and has nowhere to
+		// keep anything.
+		err = nil
+	}
 	return in, err
 }
 
@@ -168,6 +217,9 @@ func missingFile(err error) bool {
 // make brings a domain from nothing, or from where an earlier call left it, to
 // made. waits says what it waits for when this call ends before that.
 func (p *Provider) make(ctx context.Context, c virt.Conn, h *host, pl plan, v *view) (waits string, err error) {
+	if j := p.jobs.running(p.jobKey(h, pl)); j != nil && !v.absent {
+		return j.state() // nothing else is to be asked meanwhile, on the link that is uploading
+	}
 	pool, err := h.pool(ctx, c)
 	if err != nil {
 		return "", err
@@ -180,26 +232,39 @@ func (p *Provider) make(ctx context.Context, c virt.Conn, h *host, pl plan, v *v
 	if o == nil {
 		return "", fault.Errorf(fault.Transient, "host %s: the connection was replaced in mid-call", h.name)
 	}
-	if v.absent {
-		if err := h.room(survey{available: pool.info.Available}); err != nil {
+	if old := v.mark.Pool; !v.absent && old != "" && old != pool.Name {
+		// The configuration names another pool since it was begun. What is in the
+		// old one goes before the metadata stop to name it.
+		if err := h.unsealed(ctx, c, p, pl); err != nil {
 			return "", err
 		}
-		v.mark = domain.Mark{Owner: pl.spec.Owner, Created: p.now().UTC(), Stage: domain.Making, Port: pl.port, Pool: pool.Name}
-		if err := p.define(ctx, c, h, pl, v, kind, o.planned(pl.names.Overlay), o.planned(pl.names.Seed), "kvm: define"); err != nil {
-			return "", err
-		}
-	}
-	if old := v.mark.Pool; old != "" && old != pool.Name {
-		// The configuration names another pool since it was begun.
 		if err := p.sweep(ctx, c, h, old, pl.spec.Owner); err != nil {
 			return "", err
 		}
 	}
-	base, waits, err := p.image(ctx, c, h, pool, pl)
-	if err != nil || waits != "" {
-		return waits, err
+	if v.absent {
+		if err := p.admit(ctx, c, h, pl, pool); err != nil {
+			return "", err
+		}
+		v.mark = domain.Mark{Owner: pl.spec.Owner, Created: p.now().UTC(), Stage: domain.Making, Port: pl.port, Pool: pool.Name}
 	}
-	overlay, err := p.overlay(ctx, c, h, pool, pl, base)
+	found, ok, err := p.cachedImage(ctx, c, h, pool, pl)
+	if err != nil {
+		return "", err
+	}
+	if v.absent || v.mark.Pool != pool.Name || ok && v.mark.Image != found.Volume {
+		v.mark.Pool, v.mark.Image = pool.Name, found.Volume
+		if err := p.define(ctx, c, h, pl, v, kind, o.planned(pl.names.Overlay), o.planned(pl.names.Seed), "kvm: define"); err != nil {
+			return "", err
+		}
+		if err := p.alone(ctx, c, h, v); err != nil {
+			return "", err
+		}
+	}
+	if !ok {
+		return p.await(h, pl)
+	}
+	overlay, err := p.overlay(ctx, c, h, pool, pl, found)
 	if err != nil {
 		return "", err
 	}
@@ -207,8 +272,47 @@ func (p *Provider) make(ctx context.Context, c virt.Conn, h *host, pl plan, v *v
 	if err != nil {
 		return "", err
 	}
-	v.mark.Stage, v.mark.Pool, v.mark.Image = domain.Made, pool.Name, base.Volume
+	v.mark.Stage = domain.Made
 	return "", p.define(ctx, c, h, pl, v, kind, overlay, disk, "kvm: seal")
+}
+
+// admit says whether the host takes one more machine.
+func (p *Provider) admit(ctx context.Context, c virt.Conn, h *host, pl plan, pool pool) error {
+	s := survey{available: pool.info.Available}
+	if h.conf.MaxInstances > 0 {
+		list, err := p.scan(ctx, c, h, pl.spec.Owner.Installation)
+		if err != nil {
+			return err
+		}
+		s.uids = uidsOf(list)
+	}
+	return h.room(s, pl.spec.Owner.UID, p.now())
+}
+
+// alone looks, right after a domain was defined as making, that it does not
+// run: another operator may have made and started it meanwhile. Its own words
+// of itself are given back to it then; without them its disk would be taken
+// for unfinished once it is off.
+func (p *Provider) alone(ctx context.Context, c virt.Conn, h *host, v *view) error {
+	state, _, err := c.DomainGetState(ctx, v.domain)
+	if err != nil || state == virt.StateShutoff {
+		return err
+	}
+	text, err := c.DomainGetMetadata(ctx, v.domain)
+	if err != nil {
+		return err
+	}
+	m, err := domain.ParseMark(text)
+	if err == nil && m.Stage == domain.Made {
+		if text, err = m.Element(); err == nil {
+			err = c.DomainSetMetadata(ctx, v.domain, text)
+		}
+	}
+	h.forgetMark(v.domain.UUID)
+	if err != nil {
+		return err
+	}
+	return fault.Errorf(fault.Transient, "host %s: somebody else made and started domain %s meanwhile", h.name, v.domain.Name)
 }
 
 // define writes the domain's definition.

@@ -141,7 +141,10 @@ func (h *host) kind(ctx context.Context, c virt.Conn, f domain.Firmware) (string
 	if o.kindErr != nil {
 		return "", o.kindErr
 	}
-	if o.firmware == nil {
+	h.mu.Lock()
+	firmware := o.firmware
+	h.mu.Unlock()
+	if firmware == nil {
 		text, err := c.ConnectGetDomainCapabilities(ctx, o.kind)
 		if err != nil {
 			return "", err
@@ -151,10 +154,10 @@ func (h *host) kind(ctx context.Context, c virt.Conn, f domain.Firmware) (string
 			return "", err
 		}
 		h.mu.Lock()
-		o.firmware = &read
+		o.firmware, firmware = &read, &read
 		h.mu.Unlock()
 	}
-	if f == domain.UEFI && (!o.firmware.EFI || !o.firmware.SecureBootOff) {
+	if f == domain.UEFI && (!firmware.EFI || !firmware.SecureBootOff) {
 		return "", refuse(ReasonNoFirmware, fault.Permanent,
 			"host %s offers no UEFI firmware without secure boot: install it there (Debian and Ubuntu: apt-get install ovmf), or use an image with firmware: bios", h.name)
 	}

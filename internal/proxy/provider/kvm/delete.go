@@ -54,6 +54,14 @@ func (p *Provider) Delete(ctx context.Context, ref provider.Ref) (provider.State
 			return "", err
 		}
 	}
+	// Nothing is left where it should be. Where an address in the configuration
+	// was put by mistake it may run on another host, and nobody would see it.
+	if h := p.elsewhere(ctx, t); h != nil {
+		err := p.on(ctx, h, func(ctx context.Context, c virt.Conn) error { return p.remove(ctx, c, h, t, ref.Owner) })
+		if err != nil {
+			return "", err
+		}
+	}
 	return provider.Gone, nil
 }
 
@@ -176,19 +184,27 @@ func (p *Provider) quiet(ctx context.Context, c virt.Conn, h *host, v *view) err
 		if err == nil {
 			err = c.DomainSetMetadata(ctx, v.domain, text)
 		}
-		if err != nil {
+		// A domain that was undefined while it ran has no definition to be
+		// marked, and goes with its end.
+		if err != nil && !virt.Is(err, virt.CodeOperationInvalid) {
 			return fmt.Errorf("marking domain %s as going: %w", v.domain.Name, err)
 		}
 		h.forgetMark(v.domain.UUID)
 	}
 	state, _, err := c.DomainGetState(ctx, v.domain)
-	if err != nil || state == virt.StateShutoff {
+	switch {
+	case isGone(err):
+		return nil
+	case err != nil || state == virt.StateShutoff:
 		return err
 	}
 	if err := provider.Step(ctx, "kvm: destroy"); err != nil {
 		return err
 	}
 	err = c.DomainDestroy(ctx, v.domain)
+	if isGone(err) {
+		return nil
+	}
 	if virt.Is(err, virt.CodeOperationInvalid) {
 		// It stopped by itself; if not, the next try says so.
 		state, _, err = c.DomainGetState(ctx, v.domain)

@@ -46,7 +46,7 @@ func newMem(t testing.TB, names ...string) *mem {
 	m.section.Hosts = map[string]kvm.Host{}
 	for _, name := range names {
 		m.hosts[name] = virttest.NewHost(name)
-		m.section.Hosts[name] = kvm.Host{Address: "192.0.2.5"}
+		m.section.Hosts[name] = kvm.Host{Address: name + ".example.com"}
 	}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		m.mu.Lock()

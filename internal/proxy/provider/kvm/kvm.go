@@ -51,12 +51,16 @@ type Provider struct {
 	now     func() time.Time
 	log     *slog.Logger
 	working keyed
+	placing sync.Mutex
 }
 
 var (
 	_ provider.Provider = (*Provider)(nil)
 	_ provider.Checker  = (*Provider)(nil)
 )
+
+// maxCalls are the calls at one host at once; the operator's own bounds are below.
+const maxCalls = 32
 
 // stepMargin is what a call leaves of provider.StepLimit for its way back.
 const stepMargin = 2 * time.Second
@@ -93,7 +97,7 @@ func New(o Options) (*Provider, error) {
 		}
 		dialer = d
 	}
-	p.links = link.New(link.Options{Hosts: slices.Sorted(maps.Keys(conf.hosts)), Dialer: dialer, Log: p.log})
+	p.links = link.New(link.Options{Hosts: slices.Sorted(maps.Keys(conf.hosts)), Dialer: dialer, MaxCalls: maxCalls, Log: p.log})
 	p.jobs = newJobs()
 	return p, nil
 }
@@ -125,9 +129,19 @@ func (p *Provider) Close() error {
 // on runs fn with a connection to the host, within the step limit. What fails
 // there names the host.
 func (p *Provider) on(ctx context.Context, h *host, fn func(ctx context.Context, c virt.Conn) error) error {
+	return p.by(ctx, h, p.links.Call, fn)
+}
+
+// always is on for a host's listing, which must not fail because many other
+// calls run: that would say that the host is down.
+func (p *Provider) always(ctx context.Context, h *host, fn func(ctx context.Context, c virt.Conn) error) error {
+	return p.by(ctx, h, p.links.Use, fn)
+}
+
+func (p *Provider) by(ctx context.Context, h *host, call func(context.Context, string, func(context.Context, virt.Conn) error) error, fn func(ctx context.Context, c virt.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, p.limit)
 	defer cancel()
-	err := p.links.Call(ctx, h.name, func(ctx context.Context, c virt.Conn) error {
+	err := call(ctx, h.name, func(ctx context.Context, c virt.Conn) error {
 		return fn(ctx, virt.Traced(c, h.name, p.log))
 	})
 	return p.named(ctx, h, err)
@@ -279,12 +293,16 @@ type host struct {
 	sights map[string]sight
 	// images are the verified images by key.
 	images map[string]image.Cached
-	// survey is for Place.
-	survey survey
+	// survey is for Place. reserved are UIDs of instances that it sent here, with
+	// the time until which they count; refused is until when it sends none, since
+	// one found no room.
+	survey   survey
+	reserved map[string]time.Time
+	refused  time.Time
 }
 
 func newHost(name string, conf Host) *host {
-	h := &host{name: name, conf: conf, uploading: make(chan struct{}, 1)}
+	h := &host{name: name, conf: conf, reserved: map[string]time.Time{}, uploading: make(chan struct{}, 1)}
 	h.reset()
 	return h
 }
@@ -303,9 +321,13 @@ func (h *host) fresh(generation uint64) {
 		h.generation = generation
 		sights := h.sights
 		h.reset()
-		// Addresses are bound to a start of their domain and stay true: while the
-		// agent is silent there may be nothing else.
-		h.sights = sights
+		// Addresses are bound to a start of their domain and stay true while it
+		// runs: while the agent is silent there may be nothing else. They are read
+		// anew first.
+		for uuid, s := range sights {
+			s.read = time.Time{}
+			h.sights[uuid] = s
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -38,11 +39,15 @@ func (p *Provider) Get(ctx context.Context, ref provider.Ref) (provider.Instance
 			err := p.on(ctx, h, func(ctx context.Context, c virt.Conn) error {
 				h.fresh(p.links.Generation(h.name))
 				v, err := p.look(ctx, c, h, t.uuids(), ref.Owner)
-				if err == nil && v.absent {
-					return fault.Errorf(fault.NotFound, "host %s has no domain with UUID %s", h.name, strings.Join(t.uuids(), " or "))
-				}
-				if err == nil {
+				if err == nil && !v.absent {
 					answers[i].in, err = p.instance(ctx, c, h, v, true)
+				}
+				switch {
+				case err == nil && v.absent, isGone(err):
+					return fault.Errorf(fault.NotFound, "host %s has no domain with UUID %s", h.name, strings.Join(t.uuids(), " or "))
+				case fault.Of(err) == fault.NotFound:
+					// Something beside the domain is not there: no reason to make it again.
+					return fault.Wrap(fault.Transient, err)
 				}
 				return err
 			})
@@ -62,8 +67,59 @@ func (p *Provider) Get(ctx context.Context, ref provider.Ref) (provider.Instance
 	if silent != nil {
 		return provider.Instance{}, silent
 	}
+	if at := p.elsewhere(ctx, t); at != nil {
+		return provider.Instance{}, fault.Errorf(fault.Permanent,
+			"host %s has no domain with UUID %s, and host %s has: the addresses of the hosts were changed, or the domain was moved; put back what was", t.hosts[0].name, strings.Join(t.uuids(), " or "), at.name)
+	}
 	return provider.Instance{}, answers[0].err
 }
+
+// elsewhere returns another host that has a domain of the target, nil when none
+// of those that answer has: before a machine is made again, or called gone, it
+// must not be running where an address in the configuration was put by mistake.
+func (p *Provider) elsewhere(ctx context.Context, t target) *host {
+	rest := p.rest(t)
+	found := make([]bool, len(rest))
+	var wg sync.WaitGroup
+	for i, h := range rest {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, elsewhereLimit)
+			defer cancel()
+			_ = p.on(ctx, h, func(ctx context.Context, c virt.Conn) error { // one that does not answer says nothing
+				for _, uuid := range t.uuids() {
+					if _, err := c.DomainLookupByUUID(ctx, uuid); err == nil {
+						found[i] = true
+					}
+				}
+				return nil
+			})
+		})
+	}
+	wg.Wait()
+	if i := slices.Index(found, true); i >= 0 {
+		return rest[i]
+	}
+	return nil
+}
+
+// elsewhereLimit bounds the question to hosts where nothing should be.
+const elsewhereLimit = 5 * time.Second
+
+// rest are the hosts that a target does not name.
+func (p *Provider) rest(t target) []*host {
+	var out []*host
+	for _, h := range p.all() {
+		if !slices.Contains(t.hosts, h) {
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
+// isGone reports whether the daemon answered that the domain itself is not
+// there. Networks, pools and volumes are NotFound as well, and say nothing of
+// it.
+func isGone(err error) bool { return virt.Is(err, virt.CodeNoDomain) }
 
 // view is one domain as it is now.
 type view struct {
@@ -80,7 +136,7 @@ type view struct {
 func (p *Provider) look(ctx context.Context, c virt.Conn, h *host, uuids []string, owner provider.Owner) (view, error) {
 	for _, uuid := range uuids {
 		d, err := c.DomainLookupByUUID(ctx, uuid)
-		if fault.Of(err) == fault.NotFound {
+		if isGone(err) {
 			continue
 		}
 		if err != nil {
@@ -89,13 +145,16 @@ func (p *Provider) look(ctx context.Context, c virt.Conn, h *host, uuids []strin
 		v := view{domain: d}
 		v.mark, err = p.read(ctx, c, h, d)
 		switch {
-		case fault.Of(err) == fault.NotFound && !isUnmarked(err):
+		case isGone(err):
 			continue // it went between the two calls
 		case isTorn(err):
 			v.torn = err
 			return v, nil
 		case err != nil:
 			return view{}, err
+		}
+		if isCopy(d, v.mark) {
+			return v, fault.Errorf(fault.Conflict, "host %s: domain %.80q is a copy of the machine of Proxy %s/%s, and is left alone", h.name, d.Name, v.mark.Owner.Namespace, v.mark.Owner.Name)
 		}
 		if owner.UID != "" && (v.mark.Owner.UID != owner.UID || v.mark.Owner.Installation != owner.Installation) {
 			return v, fault.Errorf(fault.Conflict, "host %s: domain %s belongs to Proxy %s/%s with UID %s of installation %s, and is left alone",
@@ -132,6 +191,10 @@ func answered(err error) bool {
 	return ok
 }
 
+// isCopy reports whether a domain has our mark and was not made by us: a clone
+// takes the metadata along, and gets another UUID.
+func isCopy(d virt.Domain, m domain.Mark) bool { return d.UUID != domain.UUIDOf(m.Owner) }
+
 func isUnmarked(err error) bool { return virt.Is(err, virt.CodeNoDomainMetadata) }
 
 // read reads a domain's metadata. None, or what cannot be parsed, is torn.
@@ -146,7 +209,7 @@ func (p *Provider) read(ctx context.Context, c virt.Conn, h *host, d virt.Domain
 		return domain.Mark{}, err
 	}
 	return domain.Mark{}, &torn{fault.Errorf(fault.Permanent,
-		"host %s: whose domain %s is cannot be read from its metadata (%w): look at it there with virsh dumpxml %s; undefine it when it is nobody's", h.name, d.Name, err, d.Name)}
+		"host %s: whose domain %.80q is cannot be read from its metadata (%w): look at it there with virsh dumpxml %.80q; undefine it when it is nobody's", h.name, d.Name, err, d.Name)}
 }
 
 // instance is what the contract wants to know of a domain. again asks for its
@@ -171,7 +234,11 @@ func (p *Provider) described(ctx context.Context, c virt.Conn, h *host, d virt.D
 		in.State, in.Message = provider.Deleting, "its removal has begun"
 	case m.Stage == domain.Making && in.State != provider.Running:
 		in.State, in.Message = provider.Provisioning, "defined; its disks are being made"
-	case in.State == provider.Running:
+	case in.State != provider.Running:
+		// What was learned of the run that ended says nothing of the next, which
+		// after a reboot of the host may have the same number.
+		h.unsee(d.Domain.UUID)
+	default:
 		s, err := p.address(ctx, c, h, d.Domain, m, again)
 		if err != nil {
 			return provider.Instance{}, err
@@ -198,7 +265,7 @@ func (p *Provider) ListByTag(ctx context.Context, installation string) ([]provid
 	for i, h := range hosts {
 		wg.Go(func() {
 			rows[i].Host = h.name
-			rows[i].Err = p.on(ctx, h, func(ctx context.Context, c virt.Conn) error {
+			rows[i].Err = p.always(ctx, h, func(ctx context.Context, c virt.Conn) error {
 				h.fresh(p.links.Generation(h.name))
 				list, err := p.scan(ctx, c, h, installation)
 				if err == nil {
@@ -248,6 +315,9 @@ func (p *Provider) scan(ctx context.Context, c virt.Conn, h *host, installation 
 			m, err := p.read(ctx, c, h, d.Domain)
 			ours := domain.Ours(d.Domain.Name, installation)
 			switch {
+			case err == nil && isCopy(d.Domain, m):
+				p.log.Warn("kvm: a copy of a machine is left alone: it carries the mark of another domain", "provider", p.name, "host", h.name, "domain", short(d.Domain.Name))
+				h.note(d.Domain.UUID, nil)
 			case err == nil:
 				h.note(d.Domain.UUID, &m)
 				if m.Owner.Installation == installation {
@@ -259,7 +329,7 @@ func (p *Provider) scan(ctx context.Context, c virt.Conn, h *host, installation 
 				} else {
 					h.note(d.Domain.UUID, nil)
 				}
-			case fault.Of(err) == fault.NotFound: // it went meanwhile
+			case isGone(err): // it went meanwhile
 			case ours && ctx.Err() == nil && answered(err):
 				found[i] = &seen{DomainState: d, torn: err}
 			default:
@@ -301,7 +371,7 @@ func (p *Provider) describe(ctx context.Context, c virt.Conn, h *host, list []se
 		group.Go(func() error {
 			var err error
 			out[i], err = p.described(ctx, c, h, s.DomainState, s.mark, due[s.Domain.UUID])
-			if fault.Of(err) == fault.NotFound {
+			if isGone(err) {
 				gone[i], err = true, nil
 			}
 			return err
@@ -350,6 +420,13 @@ func (h *host) note(uuid string, m *domain.Mark) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.marks[uuid] = m
+}
+
+// unsee drops what is known of a domain's addresses.
+func (h *host) unsee(uuid string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.sights, uuid)
 }
 
 // sight is the address of one start of a domain.
@@ -439,7 +516,7 @@ func (p *Provider) ask(ctx context.Context, c virt.Conn, d virt.Domain, mac stri
 	}{{virt.FromLease, "lease"}, {virt.FromARP, "ARP"}, {virt.FromAgent, "guest agent"}} {
 		list, err := c.DomainInterfaceAddresses(ctx, d, src.source)
 		if err != nil {
-			if !answered(err) || fault.Of(err) == fault.NotFound {
+			if !answered(err) || isGone(err) {
 				return netip.Addr{}, "", err
 			}
 			told = append(told, src.name+": "+ownWords(err))

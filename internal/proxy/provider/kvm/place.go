@@ -30,11 +30,33 @@ const (
 // survey is what Place knows of a host.
 type survey struct {
 	at time.Time
-	// instances counts those of the installation, with those placed since.
+	// uids are the instances of the installation.
 	installation string
-	instances    int
+	uids         map[string]bool
 	available    uint64
 }
+
+// uidsOf are the UIDs of a host's instances; those whose owner cannot be read
+// count by their UUID.
+func uidsOf(list []seen) map[string]bool {
+	out := map[string]bool{}
+	for _, s := range list {
+		uid := s.mark.Owner.UID
+		if s.torn != nil {
+			uid = s.Domain.UUID
+		}
+		out[uid] = true
+	}
+	return out
+}
+
+const (
+	// reservedFor is how long a host that Place answered counts the machine
+	// that is about to be made there.
+	reservedFor = 2 * time.Minute
+	// refusedFor is how long a host that had no room for a machine gets none.
+	refusedFor = 2 * time.Minute
+)
 
 // Place implements [provider.Provider]: the wished host, or of those that
 // answer and have room the one with the fewest instances. Equal ones are told
@@ -56,6 +78,7 @@ func (p *Provider) Place(ctx context.Context, spec provider.Spec) (string, error
 	}
 	type candidate struct {
 		h     *host
+		s     survey
 		load  int
 		order uint64
 		err   error
@@ -65,15 +88,21 @@ func (p *Provider) Place(ctx context.Context, spec provider.Spec) (string, error
 	for i, h := range hosts {
 		wg.Go(func() {
 			s, err := p.surveyed(ctx, h, spec.Owner.Installation)
-			if err == nil {
-				err = h.room(s)
-			}
-			found[i] = candidate{h, s.instances, order(spec.Owner.UID, h.name), err}
+			found[i] = candidate{h: h, s: s, order: order(spec.Owner.UID, h.name), err: err}
 		})
 	}
 	wg.Wait()
 	if err := ctx.Err(); err != nil {
 		return "", p.named(ctx, hosts[0], err)
+	}
+	// Choosing and reserving are one step: calls at once see each other's choice.
+	p.placing.Lock()
+	defer p.placing.Unlock()
+	for i := range found {
+		if found[i].err == nil {
+			found[i].load = found[i].h.load(found[i].s, spec.Owner.UID, p.now())
+			found[i].err = errors.Join(found[i].h.wanted(found[i].s, spec.Owner.UID, p.now()), found[i].h.room(found[i].s, spec.Owner.UID, p.now()))
+		}
 	}
 	slices.SortFunc(found, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.load, b.load), cmp.Compare(a.order, b.order))
@@ -81,7 +110,7 @@ func (p *Provider) Place(ctx context.Context, spec provider.Spec) (string, error
 	var refused []error
 	for _, c := range found {
 		if c.err == nil {
-			c.h.placed()
+			c.h.reserve(spec.Owner.UID, p.now())
 			return c.h.name, nil
 		}
 		refused = append(refused, c.err)
@@ -108,16 +137,64 @@ func order(uid, host string) uint64 {
 	return f.Sum64()
 }
 
-// room returns Quota when the host should get no further instance.
-func (h *host) room(s survey) error {
-	if h.conf.MaxInstances > 0 && s.instances >= h.conf.MaxInstances {
-		return fault.Errorf(fault.Quota, "host %s has %d instances and may have %d: delete Proxies, add a host, or raise hosts.%s.maxInstances",
-			h.name, s.instances, h.conf.MaxInstances, h.name)
+// room returns Quota when the host should get no further instance. One that is
+// there needs no room.
+func (h *host) room(s survey, uid string, now time.Time) error {
+	if s.uids[uid] {
+		return nil
+	}
+	if n := h.load(s, uid, now); h.conf.MaxInstances > 0 && n >= h.conf.MaxInstances {
+		return fault.Errorf(fault.Quota, "host %s has %d instances, those that are being made among them, and may have %d: delete Proxies, add a host, or raise hosts.%s.maxInstances",
+			h.name, n, h.conf.MaxInstances, h.name)
 	}
 	if s.available < lowSpace {
 		return fault.Errorf(fault.Quota, "host %s: pool %s has %s free, too little for a disk: free space there, or add a host", h.name, h.conf.Pool, mib(s.available))
 	}
 	return nil
+}
+
+// load counts the host's instances other than the one of that UID, with those
+// that are about to be made.
+func (h *host) load(s survey, uid string, now time.Time) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := len(s.uids)
+	if s.uids[uid] {
+		n--
+	}
+	for other, until := range h.reserved {
+		switch {
+		case now.After(until):
+			delete(h.reserved, other)
+		case other != uid && !s.uids[other]:
+			n++
+		}
+	}
+	return n
+}
+
+// reserve counts an instance that is about to be made.
+func (h *host) reserve(uid string, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.reserved[uid] = now.Add(reservedFor)
+}
+
+// wanted returns Quota for a while after a machine found no room on the host.
+func (h *host) wanted(s survey, uid string, now time.Time) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s.uids[uid] || !now.Before(h.refused) {
+		return nil
+	}
+	return fault.Errorf(fault.Quota, "host %s had no room for a machine a moment ago: free space in pool %s there, or add a host", h.name, h.conf.Pool)
+}
+
+// refuse notes that the host had no room.
+func (h *host) refuse(now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.refused = now.Add(refusedFor)
 }
 
 // surveyed counts the host's instances and its space, or takes the last
@@ -126,7 +203,7 @@ func (p *Provider) surveyed(ctx context.Context, h *host, installation string) (
 	h.mu.Lock()
 	last := h.survey
 	h.mu.Unlock()
-	if last.installation == installation && p.now().Sub(last.at) < surveyAge && h.room(last) == nil {
+	if last.installation == installation && p.now().Sub(last.at) < surveyAge && last.available >= lowSpace {
 		return last, nil
 	}
 	s := survey{at: p.now(), installation: installation}
@@ -138,7 +215,7 @@ func (p *Provider) surveyed(ctx context.Context, h *host, installation string) (
 		}
 		s.available = pool.info.Available
 		list, err := p.scan(ctx, c, h, installation)
-		s.instances = len(list)
+		s.uids = uidsOf(list)
 		return err
 	})
 	if err != nil {
@@ -148,13 +225,6 @@ func (p *Provider) surveyed(ctx context.Context, h *host, installation string) (
 	h.survey = s
 	h.mu.Unlock()
 	return s, nil
-}
-
-// placed counts an instance that is about to be made.
-func (h *host) placed() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.survey.instances++
 }
 
 // plan is a spec that was checked: what Create works from.
@@ -240,13 +310,23 @@ func (p *Provider) pictureOf(name string) (picture, error) {
 		return pic, nil
 	}
 	if !strings.Contains(name, "://") {
-		return picture{}, fault.Errorf(fault.Invalid, "placement.image %q is none of the images of provider %q (%s), and no URL", short(name), p.name, listed(p.conf.images))
+		return picture{}, fault.Errorf(fault.Invalid, "placement.image %q is none of the images of provider %q (%s), and no URL", short(public(name)), p.name, listed(p.conf.images))
 	}
 	src := image.Source{URL: name, Format: image.QCOW2}
 	if err := src.Validate(); err != nil {
 		return picture{}, fmt.Errorf("placement.image: %w", err)
 	}
 	return picture{name: src.String(), source: src, firmware: domain.UEFI}, nil
+}
+
+// public is what a text may show of a reference: what stands where a URL has its
+// user or its query may be what gives access.
+func public(reference string) string {
+	reference, _, _ = strings.Cut(reference, "?")
+	if _, after, ok := strings.Cut(reference, "@"); ok {
+		return after
+	}
+	return reference
 }
 
 // mib is a size for people.

@@ -156,6 +156,12 @@ func settle(s Section) (settled, error) {
 		if err != nil {
 			return out, err
 		}
+		for _, other := range slices.Sorted(maps.Keys(out.hosts)) {
+			o := out.hosts[other]
+			if strings.EqualFold(o.Address, h.Address) && o.Port == h.Port && o.Socket == h.Socket {
+				return out, bad([]string{"hosts", name}, "it is the same machine as hosts.%s (address, port and socket): one machine has one name here", other)
+			}
+		}
 		out.hosts[name] = h
 	}
 	if err := settleImages(s, &out); err != nil {

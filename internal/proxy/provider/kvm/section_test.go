@@ -49,6 +49,7 @@ func TestSections(t *testing.T) {
 		"relative key":       {"relative to what?", func(s *kvm.Section) { s.SSH.KeyFile = "id_ed25519" }, `kvm.ssh.keyFile: want an absolute path, got "id_ed25519"`},
 		"no known_hosts":     {"host keys are always verified", func(s *kvm.Section) { s.SSH.KnownHostsFile = "" }, "kvm.ssh.knownHostsFile: want an absolute path"},
 		"host name":          {"it stands in ids", func(s *kvm.Section) { s.Hosts["a/b"] = s.Hosts["box-1"] }, `kvm.hosts.a/b: a host's name has letters`},
+		"one box twice":      {"its machines would be shown on both", func(s *kvm.Section) { s.Hosts["box-2"] = s.Hosts["box-1"] }, "kvm.hosts.box-2: it is the same machine as hosts.box-1"},
 		"no address":         {"nothing to dial", host(func(h *kvm.Host) { h.Address = "" }), "kvm.hosts.box-1.address: want a DNS name or an IP address"},
 		"address with port":  {"the port has its own field", host(func(h *kvm.Host) { h.Address = "192.0.2.5:22" }), "without port"},
 		"address of nobody":  {"a likely mistake", host(func(h *kvm.Host) { h.Address = "0.0.0.0" }), "0.0.0.0 is no address of a host"},

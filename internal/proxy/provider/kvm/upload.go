@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,47 +15,67 @@ import (
 	"fleetdesk/internal/proxy/provider/kvm/virt"
 )
 
-// image returns the verified image on the host, or what this call waits for:
-// an upload, which goes on after it.
+// cachedImage returns the verified image on the host, when there is one.
 //
 // A volume never gets another content: each upload goes into a volume of a new
 // name, and only a marker volume beside it, written when the upload is
 // verified, makes it the image. So nothing that a machine stands on is
 // replaced, and uploads of two operators never mix in one file. docs/decisions
 // has why.
-func (p *Provider) image(ctx context.Context, c virt.Conn, h *host, pool pool, pl plan) (found image.Cached, waits string, err error) {
-	key := image.Key(pl.spec.Owner.Installation, pl.picture.source)
+func (p *Provider) cachedImage(ctx context.Context, c virt.Conn, h *host, pool pool, pl plan) (found image.Cached, ok bool, err error) {
+	key := p.jobKey(h, pl).image
 	if found, ok := h.cached(key); ok {
 		_, err := c.StorageVolLookupByName(ctx, pool.Pool, found.Volume)
 		if err == nil {
-			return found, "", nil
+			return found, true, nil
 		}
 		if fault.Of(err) != fault.NotFound {
-			return found, "", err
+			return image.Cached{}, false, err
 		}
 		h.uncache(key)
 	}
-	vols, err := c.StoragePoolListAllVolumes(ctx, pool.Pool)
+	found, ok, _, err = h.find(ctx, c, pool.Pool, key)
+	if err != nil || !ok {
+		return image.Cached{}, false, err
+	}
+	h.cache(key, found)
+	return found, true, nil
+}
+
+// find looks for the verified image of a key in a pool, and for halves.
+func (h *host) find(ctx context.Context, c virt.Conn, pool virt.Pool, key string) (found image.Cached, ok bool, halves []string, err error) {
+	names, err := volumeNames(ctx, c, pool)
 	if err != nil {
-		return found, "", err
+		return found, false, nil, err
+	}
+	found, ok, halves = image.Find(names, key)
+	return found, ok, halves, nil
+}
+
+func volumeNames(ctx context.Context, c virt.Conn, pool virt.Pool) ([]string, error) {
+	vols, err := c.StoragePoolListAllVolumes(ctx, pool)
+	if err != nil {
+		return nil, err
 	}
 	names := make([]string, len(vols))
 	for i, v := range vols {
 		names[i] = v.Name
 	}
-	found, ok, halves := image.Find(names, key)
-	if ok {
-		h.cache(key, found)
-		return found, "", nil
-	}
-	j := p.jobs.join(jobKey{h.name, key}, p.now, func(ctx context.Context, j *job) error {
-		return p.upload(ctx, h, pl, key, halves, j)
-	})
-	waits, err = j.state()
-	if err != nil {
+	return names, nil
+}
+
+func (p *Provider) jobKey(h *host, pl plan) jobKey {
+	return jobKey{h.name, image.Key(pl.spec.Owner.Installation, p.name, pl.picture.source)}
+}
+
+// await joins the upload of an image, or begins it, and says how far it is.
+func (p *Provider) await(h *host, pl plan) (waits string, err error) {
+	key := p.jobKey(h, pl)
+	j := p.jobs.join(key, p.now, func(ctx context.Context, j *job) error { return p.upload(ctx, h, pl, key.image, j) })
+	if waits, err = j.state(); err != nil {
 		err = fmt.Errorf("image %s: %w", pl.picture.name, err)
 	}
-	return found, waits, err
+	return waits, err
 }
 
 func (h *host) cached(key string) (image.Cached, bool) {
@@ -85,24 +107,37 @@ const (
 // upload fetches an image and brings it onto the host, verified and marked. It
 // leaves no half volume: neither its own nor those of earlier uploads of the
 // key that ended without a marker.
-func (p *Provider) upload(ctx context.Context, h *host, pl plan, key string, halves []string, j *job) (err error) {
+func (p *Provider) upload(ctx context.Context, h *host, pl plan, key string, j *job) (err error) {
 	select {
 	case h.uploading <- struct{}{}:
 		defer func() { <-h.uploading }()
 	case <-ctx.Done():
-		return ctx.Err()
+		return fault.Wrap(fault.Timeout, fmt.Errorf("other images are uploaded to host %s: %w", h.name, ctx.Err()))
 	}
+	ctx, cancel := context.WithTimeout(ctx, uploadLimit)
+	defer cancel()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	j.asks()
 	src, err := p.fetch.Open(ctx, pl.picture.source)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, src.Close()) }()
 	j.follow(src, src.Length())
+	defer leastRate(src, stop)()
 	volume := image.VolumeName(key, image.Nonce(), src.Header().Format)
-	err = p.links.Call(ctx, h.name, func(ctx context.Context, c virt.Conn) error {
+	there := false
+	err = p.links.Use(ctx, h.name, func(ctx context.Context, c virt.Conn) error {
 		c = virt.Traced(c, h.name, p.log)
 		pool, err := h.pool(ctx, c)
 		if err != nil {
+			return err
+		}
+		// As it is now: it may have taken long to come here.
+		_, ok, halves, err := h.find(ctx, c, pool.Pool, key)
+		if err != nil || ok {
+			there = ok
 			return err
 		}
 		used, err := p.bases(ctx, c, h, pl.spec.Owner.Installation)
@@ -124,6 +159,12 @@ func (p *Provider) upload(ctx context.Context, h *host, pl plan, key string, hal
 		}
 		return p.fill(ctx, c, h, pool, src, volume)
 	})
+	if there {
+		return nil
+	}
+	if cause := context.Cause(ctx); err != nil && cause != nil && fault.Classed(cause) {
+		err = cause
+	}
 	if err == nil {
 		p.log.Info("kvm: image uploaded", "provider", p.name, "host", h.name, "image", pl.picture.name, "volume", volume, "bytes", src.Count(), "sha256", src.Sum())
 		return nil
@@ -133,10 +174,10 @@ func (p *Provider) upload(ctx context.Context, h *host, pl plan, key string, hal
 	if ctx.Err() != nil {
 		limit = stopLimit
 	}
-	tidy, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
-	defer cancel()
-	if cleanErr := p.clean(tidy, h, volume); cleanErr != nil {
-		p.jobs.later(func(ctx context.Context) { p.keepCleaning(ctx, h, volume) })
+	tidy, done := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer done()
+	if cleanErr := p.clean(tidy, h, pl, volume); cleanErr != nil {
+		p.jobs.later(func(ctx context.Context) { p.keepCleaning(ctx, h, pl, volume) })
 		return errors.Join(err, cleanErr)
 	}
 	return err
@@ -150,6 +191,9 @@ func (p *Provider) bases(ctx context.Context, c virt.Conn, h *host, installation
 	}
 	used := map[string]bool{}
 	for _, s := range list {
+		if s.torn != nil {
+			return nil, fault.Errorf(fault.Transient, "nothing is removed while it cannot be read what a machine stands on: %w", s.torn)
+		}
 		used[s.mark.Image] = true
 	}
 	return used, nil
@@ -197,11 +241,24 @@ func (p *Provider) fill(ctx context.Context, c virt.Conn, h *host, pool pool, sr
 	return err
 }
 
-// clean removes a volume that an upload did not finish.
-func (p *Provider) clean(ctx context.Context, h *host, volume string) error {
-	err := p.links.Call(ctx, h.name, func(ctx context.Context, c virt.Conn) error {
+// clean removes a volume that an upload did not finish. When its marker is there
+// the upload did finish, and only the answer was lost; and what machines stand
+// on stays.
+func (p *Provider) clean(ctx context.Context, h *host, pl plan, volume string) error {
+	err := p.links.Use(ctx, h.name, func(ctx context.Context, c virt.Conn) error {
 		pool, err := h.remaining(ctx, c, h.conf.Pool)
 		if err != nil || pool == nil {
+			return err
+		}
+		names, err := volumeNames(ctx, c, *pool)
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, volume+".") }) {
+			return nil
+		}
+		used, err := p.bases(ctx, c, h, pl.spec.Owner.Installation)
+		if err != nil || used[volume] {
 			return err
 		}
 		return h.remove(ctx, c, *pool, volume)
@@ -218,7 +275,7 @@ var cleanPauses = fault.Retry{Min: 2 * time.Second, Max: 5 * time.Minute}
 
 // keepCleaning removes a half volume as soon as its host can be reached. What
 // it does not bring to its end, the next upload of the image does.
-func (p *Provider) keepCleaning(ctx context.Context, h *host, volume string) {
+func (p *Provider) keepCleaning(ctx context.Context, h *host, pl plan, volume string) {
 	for n := 1; ; n++ {
 		select {
 		case <-ctx.Done():
@@ -226,7 +283,7 @@ func (p *Provider) keepCleaning(ctx context.Context, h *host, volume string) {
 		case <-time.After(cleanPauses.After(n, 0)):
 		}
 		try, cancel := context.WithTimeout(ctx, cleanLimit)
-		err := p.clean(try, h, volume)
+		err := p.clean(try, h, pl, volume)
 		cancel()
 		if err == nil {
 			p.log.Info("kvm: half a volume of an upload that failed was removed", "provider", p.name, "host", h.name, "volume", volume)
@@ -255,8 +312,21 @@ func newJobs() *jobs {
 
 // close ends all uploads and waits for their order.
 func (js *jobs) close() {
+	// Under the lock, so that nothing is added while Wait runs.
+	js.mu.Lock()
 	js.stop()
+	js.mu.Unlock()
 	js.wg.Wait()
+}
+
+// running is the job of that key, when it runs.
+func (js *jobs) running(key jobKey) *job {
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	if j, ok := js.of[key]; ok && !j.failed() {
+		return j
+	}
+	return nil
 }
 
 // failureAge is how long a failed upload answers those that ask for it again,
@@ -264,9 +334,42 @@ func (js *jobs) close() {
 // times.
 const failureAge = 5 * time.Second
 
-// jobLimit bounds one upload, with its wait for others: a source that gives a
-// byte a minute would otherwise never end.
-const jobLimit = 3 * time.Hour
+// jobLimit bounds one job, uploadLimit the upload in it when its turn has come.
+const (
+	jobLimit    = 12 * time.Hour
+	uploadLimit = 3 * time.Hour
+)
+
+// A source or a link that gives less than leastBytes in leastTime holds other
+// images up for nothing.
+const (
+	leastBytes = 4 << 20
+	leastTime  = 2 * time.Minute
+)
+
+// leastRate ends an upload that gets nowhere. The returned function ends the
+// watch.
+func leastRate(src *image.Stream, stop context.CancelCauseFunc) (end func()) {
+	over := make(chan struct{})
+	go func() {
+		tick := time.NewTicker(leastTime)
+		defer tick.Stop()
+		for last := int64(0); ; {
+			select {
+			case <-over:
+				return
+			case <-tick.C:
+			}
+			now := src.Count()
+			if now-last < leastBytes {
+				stop(fault.Errorf(fault.Timeout, "only %s came in %s, less than the %s that an upload must make: see to its source and to the link to the host", mib(uint64(now-last)), leastTime, mib(leastBytes)))
+				return
+			}
+			last = now
+		}
+	}()
+	return func() { close(over) }
+}
 
 // join returns the job of that key: the one that runs, the one that failed a
 // moment ago, or a new one.
@@ -303,6 +406,11 @@ func (js *jobs) join(key jobKey, now func() time.Time, run func(ctx context.Cont
 
 // later runs f beside the jobs, for as long as a job may run.
 func (js *jobs) later(f func(ctx context.Context)) {
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	if js.ctx.Err() != nil {
+		return
+	}
 	js.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(js.ctx, jobLimit)
 		defer cancel()
@@ -316,10 +424,24 @@ type job struct {
 	host  string
 
 	mu    sync.Mutex
+	asked bool
 	src   *image.Stream
 	total int64
 	ended time.Time
 	err   error
+}
+
+// asks notes that its turn has come.
+func (j *job) asks() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.asked = true
+}
+
+func (j *job) failed() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return !j.ended.IsZero()
 }
 
 func (j *job) follow(src *image.Stream, total int64) {
@@ -350,6 +472,8 @@ func (j *job) state() (string, error) {
 	}
 	since := moment(j.began)
 	switch {
+	case !j.asked:
+		return fmt.Sprintf("defined; waiting since %s for another image that is uploaded to %s", since, j.host), nil
 	case j.src == nil:
 		return fmt.Sprintf("defined; asking for the image since %s", since), nil
 	case j.total > 0:

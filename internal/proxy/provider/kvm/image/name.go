@@ -28,12 +28,14 @@ const (
 	nonceChars   = 16
 )
 
-// Key is what all volumes of one source share that one installation made:
-// 30 hex digits, the same at each start. Another installation, URL, digest or
-// format is another key, so that nothing is ever replaced in place.
-func Key(installation string, s Source) string {
+// Key is what all volumes of one source share that one provider of an
+// installation made: 30 hex digits, the same at each start. Another
+// installation, provider, URL, digest or format is another key, so that nothing
+// is ever replaced in place, and two providers on one host do not take each
+// other's uploads for leftovers.
+func Key(installation, provider string, s Source) string {
 	return digits(installChars, installation) +
-		digits(sourceChars, installation, s.URL, strings.ToLower(s.SHA256), string(s.Format.orDefault()))
+		digits(sourceChars, installation, provider, s.URL, strings.ToLower(s.SHA256), string(s.Format.orDefault()))
 }
 
 // digits gives n hex digits. Each part is preceded by its length: no two lists of

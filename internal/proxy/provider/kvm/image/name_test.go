@@ -28,7 +28,7 @@ func TestKeysDoNotMix(t *testing.T) {
 		a, b := drawSource(t), drawSource(t)
 		inA, inB := rapid.StringMatching(`[ab]{0,2}`).Draw(t, "a"), rapid.StringMatching(`[ab]{0,2}`).Draw(t, "b")
 		same := a == b && inA == inB
-		ka, kb := image.Key(inA, a), image.Key(inB, b)
+		ka, kb := image.Key(inA, "home", a), image.Key(inB, "home", b)
 		if (ka == kb) != same {
 			t.Errorf("%q %+v and %q %+v: keys %s and %s", inA, a, inB, b, ka, kb)
 		}
@@ -48,13 +48,13 @@ func TestKeyIsStable(t *testing.T) {
 	sum := strings.Repeat("ab", 32)
 	s := image.Source{URL: "https://images.example.com/d.qcow2", SHA256: sum, Format: image.QCOW2}
 	// Another value would make every operator fetch its images again.
-	if got, want := image.Key(installation, s), "37ea51350503979ccb753af2ade545"; got != want {
+	if got, want := image.Key(installation, "home", s), "37ea513505fdb0c6a3de657fdb19eb"; got != want {
 		t.Errorf("the key is %s, want %s", got, want)
 	}
 	upper, direct := s, s
 	upper.SHA256, direct.Format = strings.ToUpper(sum), ""
 	for name, o := range map[string]image.Source{"upper-case digest": upper, "qcow2 by default": direct} {
-		if image.Key(installation, o) != image.Key(installation, s) {
+		if image.Key(installation, "home", o) != image.Key(installation, "home", s) {
 			t.Errorf("%s: the same source has another key", name)
 		}
 	}
@@ -65,7 +65,7 @@ func TestNamesRoundTrip(t *testing.T) {
 	safe := regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,127}$`)
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawSource(t)
-		key, nonce := image.Key(installation, s), image.Nonce()
+		key, nonce := image.Key(installation, "home", s), image.Nonce()
 		size := rapid.Int64Range(1, 1<<62).Draw(t, "size")
 		volume := image.VolumeName(key, nonce, s.Format)
 		marker := image.MarkerName(volume, size)
@@ -82,7 +82,7 @@ func TestNamesRoundTrip(t *testing.T) {
 			}
 		}
 	})
-	key := image.Key(installation, image.Source{})
+	key := image.Key(installation, "home", image.Source{})
 	if name := image.VolumeName(key, image.Nonce(), ""); !strings.HasSuffix(name, ".qcow2") {
 		t.Errorf("%s: without a format it is qcow2", name)
 	}
@@ -92,7 +92,7 @@ func TestNamesRoundTrip(t *testing.T) {
 }
 
 func TestForeignNamesAreIgnored(t *testing.T) {
-	key := image.Key(installation, image.Source{})
+	key := image.Key(installation, "home", image.Source{})
 	good := image.VolumeName(key, "0123456789abcdef", image.QCOW2)
 	for reason, name := range map[string]string{
 		"nothing":                       "",
@@ -130,7 +130,7 @@ func TestForeignNamesAreIgnored(t *testing.T) {
 
 func TestFind(t *testing.T) {
 	s := image.Source{URL: "https://images.example.com/d"}
-	key, other := image.Key(installation, s), image.Key("another", s)
+	key, other := image.Key(installation, "home", s), image.Key("another", "home", s)
 	a, b := image.VolumeName(key, "aaaaaaaaaaaaaaaa", image.QCOW2), image.VolumeName(key, "bbbbbbbbbbbbbbbb", image.Raw)
 	foreign := image.VolumeName(other, "aaaaaaaaaaaaaaaa", image.QCOW2)
 	whole := func(v string, f image.Format, size int64) image.Cached {
@@ -172,7 +172,7 @@ func TestFind(t *testing.T) {
 // every volume or marker of the key is either whole or named as a half.
 func TestFindAccountsForEverything(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		keys := []string{image.Key("one", image.Source{}), image.Key("two", image.Source{})}
+		keys := []string{image.Key("one", "home", image.Source{}), image.Key("two", "home", image.Source{})}
 		var names []string
 		for range rapid.IntRange(0, 12).Draw(t, "n") {
 			name := image.VolumeName(rapid.SampledFrom(keys).Draw(t, "key"), strings.Repeat(rapid.StringMatching(`[abc]`).Draw(t, "nonce"), 16), rapid.SampledFrom([]image.Format{image.QCOW2, image.Raw}).Draw(t, "format"))
@@ -212,7 +212,7 @@ func TestFindAccountsForEverything(t *testing.T) {
 }
 
 func FuzzFind(f *testing.F) {
-	key := image.Key(installation, image.Source{})
+	key := image.Key(installation, "home", image.Source{})
 	volume := image.VolumeName(key, "0123456789abcdef", image.QCOW2)
 	f.Add(volume)
 	f.Add(image.MarkerName(volume, 512))

@@ -109,6 +109,20 @@ func (p *Pool) Call(ctx context.Context, host string, fn func(ctx context.Contex
 	return fn(ctx, l)
 }
 
+// Use is Call for what must not fail for want of a slot: a host's one listing
+// and its one upload. It does not count.
+func (p *Pool) Use(ctx context.Context, host string, fn func(ctx context.Context, c virt.Conn) error) error {
+	h, err := p.host(host)
+	if err != nil {
+		return err
+	}
+	l, err := h.take(ctx)
+	if err != nil {
+		return err
+	}
+	return fn(ctx, l)
+}
+
 // Generation changes with each new link of a host: what was cached of the
 // daemon may be old. It is 0 before the first one and for an unknown host.
 func (p *Pool) Generation(host string) uint64 {

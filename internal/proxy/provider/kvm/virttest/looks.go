@@ -316,3 +316,16 @@ func Qcow2(size uint64) []byte {
 	}
 	return b
 }
+
+// Reboot is a reboot of the host: guests are off, numbers begin again, links end.
+func (h *Host) Reboot() {
+	h.mu.Lock()
+	for _, d := range h.domains {
+		if d.active() {
+			h.stop(d, 5, 2)
+		}
+	}
+	h.lastID = 0
+	h.mu.Unlock()
+	h.DropLinks()
+}
