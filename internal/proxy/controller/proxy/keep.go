@@ -110,7 +110,7 @@ func (p *pass) advance(ctx context.Context) outcome {
 	case provider.Deleting:
 		// A removal that an earlier pass, or a leader before this one, did not
 		// bring to its end: nobody else will.
-		if out, cleared := p.clearAway(ctx); !cleared {
+		if out, cleared := p.finishRemoval(ctx); !cleared {
 			if out.err == nil && p.err == nil {
 				p.provisioning(v1alpha1.ReasonInstanceDeleting, "the instance is being removed; it is made again when that has ended")
 			}

@@ -152,7 +152,13 @@ func (p *pass) misplaced() bool {
 // clearAway removes what is left of an instance that is gone or was never
 // finished, and drops it from status. The host is chosen anew when the spec
 // asks for something else than what was there.
-func (p *pass) clearAway(ctx context.Context) (outcome, bool) {
+func (p *pass) clearAway(ctx context.Context) (outcome, bool) { return p.clear(ctx, false) }
+
+// finishRemoval is clearAway of an instance that is there: whatever its removal
+// fails with, it is not gone.
+func (p *pass) finishRemoval(ctx context.Context) (outcome, bool) { return p.clear(ctx, true) }
+
+func (p *pass) clear(ctx context.Context, there bool) (outcome, bool) {
 	st := &p.px.Status
 	if after := p.r.pauses.due(key(p.px), removing, p.inputs, p.now.Time); after > 0 {
 		p.keepConditions = true
@@ -166,7 +172,7 @@ func (p *pass) clearAway(ctx context.Context) (outcome, bool) {
 	state, err := p.p.Delete(ctx, p.r.ref(p.px))
 	release()
 	switch {
-	case err != nil && (move || retriable(err)):
+	case err != nil && (there || move || retriable(err)):
 		return p.refusedAs(removing, err), false
 	case err == nil && state == provider.Deleting:
 		p.state = provider.Deleting
