@@ -319,15 +319,9 @@ func (h *host) fresh(generation uint64) {
 	defer h.mu.Unlock()
 	if h.generation != generation {
 		h.generation = generation
-		sights := h.sights
+		// Addresses too: the host may have been started anew, and its domains have
+		// the numbers of before. The metadata tell what still holds.
 		h.reset()
-		// Addresses are bound to a start of their domain and stay true while it
-		// runs: while the agent is silent there may be nothing else. They are read
-		// anew first.
-		for uuid, s := range sights {
-			s.read = time.Time{}
-			h.sights[uuid] = s
-		}
 	}
 }
 
