@@ -119,6 +119,18 @@ func (p *Provider) upload(ctx context.Context, h *host, pl plan, key string, j *
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	j.asks()
+	// Another job may have ended between this one's reason and its turn.
+	there := false
+	err = p.links.Use(ctx, h.name, func(ctx context.Context, c virt.Conn) error {
+		pool, err := h.pool(ctx, c)
+		if err == nil {
+			_, there, _, err = h.find(ctx, virt.Traced(c, h.name, p.log), pool.Pool, key)
+		}
+		return err
+	})
+	if err != nil || there {
+		return err
+	}
 	src, err := p.fetch.Open(ctx, pl.picture.source)
 	if err != nil {
 		return err
@@ -127,7 +139,6 @@ func (p *Provider) upload(ctx context.Context, h *host, pl plan, key string, j *
 	j.follow(src, src.Length())
 	defer leastRate(src, stop)()
 	volume := image.VolumeName(key, image.Nonce(), src.Header().Format)
-	there := false
 	err = p.links.Use(ctx, h.name, func(ctx context.Context, c virt.Conn) error {
 		c = virt.Traced(c, h.name, p.log)
 		pool, err := h.pool(ctx, c)
