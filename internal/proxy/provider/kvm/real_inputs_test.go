@@ -170,7 +170,7 @@ func TestRealBadInputs(t *testing.T) {
 		},
 		"kvm on a host without": {
 			reason: "domainType overrides what is offered", host: plain.Name(), sec: host(func(h *kvm.Host) { h.DomainType = "kvm" }),
-			class: fault.Permanent, want: []string{"type kvm", "virtualization", "/dev/kvm"}, health: kvm.ReasonNoAcceleration,
+			class: fault.Permanent, want: []string{"domainType wants kvm", "virtualization", "/dev/kvm"}, health: kvm.ReasonNoAcceleration,
 		},
 		"memory of a Pod": {
 			reason: "64Mi", spec: func(s *provider.Spec) { s.Resources.MemoryBytes = 64 << 20 },
