@@ -106,7 +106,7 @@ var changes = []struct {
 	// What a parser says of a broken document is its own.
 	{regexp.MustCompile(`(?s)^(35 \w+ \(\w+\):1: ).*`), "$1"},
 	// QEMU's command line is not rebuilt.
-	{regexp.MustCompile(`(?s)(internal error: )(process exited while connecting to monitor|qemu unexpectedly closed the monitor)(: TIME qemu-system-x86_64: )-blockdev \{.*?\}`), "${1}QEMU ENDED${3}BLOCKDEV"},
+	{regexp.MustCompile(`(?s)(internal error: )(process exited while connecting to monitor|qemu unexpectedly closed the monitor): (?:TIME )?(qemu-system-x86_64: )-blockdev \{.*?\}`), "${1}QEMU ENDED: ${3}BLOCKDEV"},
 	{regexp.MustCompile(`allocate \d+ bytes`), "allocate N bytes"},
 }
 
