@@ -1,9 +1,11 @@
 package proxy_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -102,6 +104,52 @@ func TestABegunRemovalIsFinished(t *testing.T) {
 	})
 	if px := r.reaches("a", v1alpha1.PhaseReady, v1alpha1.ReasonReady); px.Status.ProviderID == old {
 		t.Errorf("status still names %s", old)
+	}
+}
+
+// refusing is a provider whose next Delete fails in a way that only a person
+// mends.
+type refusing struct {
+	provider.Provider
+	deletes atomic.Int32
+}
+
+func (r *refusing) Delete(ctx context.Context, ref provider.Ref) (provider.State, error) {
+	if r.deletes.Add(1) == 1 {
+		return "", fault.New(fault.Permanent, "cannot unlink the disk: Permission denied")
+	}
+	return r.Provider.Delete(ctx, ref)
+}
+
+// The end of a begun removal fails for good: the instance is there, so its id
+// stays in status and nothing is made beside it.
+func TestABegunRemovalThatFailsForGoodIsNotDone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, fake.Options{})
+	stubborn := &refusing{Provider: r.fake}
+	r.providers.of["fake"] = stubborn
+	r.start()
+	r.create(r.proxy("a"))
+	px := r.reaches("a", v1alpha1.PhaseReady, v1alpha1.ReasonReady)
+	id := px.Status.ProviderID
+	steps := 0
+	if _, err := r.fake.Delete(provider.WithStepHook(t.Context(), func(string) error {
+		if steps++; steps > 1 {
+			return fault.New(fault.Transient, "the operator died here")
+		}
+		return nil
+	}), provider.Ref{ID: id, Owner: r.machines()[0].Owner}); err == nil {
+		t.Fatal("the removal was not cut short")
+	}
+	r.until("the failed removal", func() string {
+		if stubborn.deletes.Load() == 0 {
+			return "no Delete"
+		}
+		return ""
+	})
+	px = r.reaches("a", v1alpha1.PhaseFailed, v1alpha1.ReasonPermanent)
+	if px.Status.ProviderID != id || len(r.machines()) != 1 {
+		t.Errorf("status names %q and was %q; machines %+v", px.Status.ProviderID, id, r.machines())
 	}
 }
 
