@@ -2,9 +2,11 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -98,8 +100,11 @@ func (p *pass) intend(ctx context.Context) error {
 	if err := p.r.addFinalizer(ctx, p.px); err != nil {
 		return err
 	}
-	if st.ProviderID != "" || (st.AppliedSpec != "" && st.ProvisioningSince != nil) {
-		return nil // stored before, or a start of what exists
+	switch {
+	case st.ProviderID != "":
+		return nil // a start of what exists
+	case st.AppliedSpec != "" && st.ProvisioningSince != nil:
+		return p.current(ctx) // stored before
 	}
 	if st.AppliedSpec == "" {
 		st.AppliedSpec, st.AppliedSecret = specHash(&p.px.Spec), p.secret
@@ -111,6 +116,22 @@ func (p *pass) intend(ctx context.Context) error {
 	begun.provisioning(v1alpha1.ReasonProvisioning, "making the instance on "+st.Host)
 	summarize(p.px, begun)
 	return p.r.o.Client.Status().Update(ctx, p.px)
+}
+
+// current refuses to go on from what the cache has and the API has not any
+// more: the instance may have been made by the pass before this one, which the
+// cache has not heard of, and may be gone since.
+func (p *pass) current(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	live := &v1alpha1.Proxy{}
+	if err := p.r.o.Reader.Get(ctx, key(p.px), live); err != nil {
+		return err
+	}
+	if live.UID != p.px.UID || live.ResourceVersion != p.px.ResourceVersion {
+		return apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("proxies").GroupResource(), p.px.Name, errors.New("it was written since it was read"))
+	}
+	return nil
 }
 
 // reconsider looks whether the host of an instance that is not known to exist

@@ -91,8 +91,10 @@ type rig struct {
 	fake      *fake.Provider
 	providers *providers
 	stop      func()
-	// wrap puts something around the uncached reader.
-	wrap func(client.Reader) client.Reader
+	// wrap puts something around the uncached reader, cached around the client
+	// that reads from the manager's cache.
+	wrap   func(client.Reader) client.Reader
+	cached func(client.Client) client.Client
 	// provisionTimeout is the option of that name.
 	provisionTimeout time.Duration
 	// desk is where Proxies are leased; nil for nowhere.
@@ -132,7 +134,7 @@ func newRig(t testing.TB, o fake.Options) *rig {
 	}
 	f := fake.New(o)
 	return &rig{
-		t: t, ns: cluster.Namespace(t), client: c, fake: f, sick: map[string]bool{}, wrap: func(c client.Reader) client.Reader { return c }, provisionTimeout: time.Minute,
+		t: t, ns: cluster.Namespace(t), client: c, fake: f, sick: map[string]bool{}, wrap: func(c client.Reader) client.Reader { return c }, cached: func(c client.Client) client.Client { return c }, provisionTimeout: time.Minute,
 		providers: &providers{of: map[string]provider.Provider{"fake": f}, errs: map[string]error{}},
 	}
 }
@@ -194,7 +196,7 @@ func (r *rig) start() *rig {
 		t.Fatal(err)
 	}
 	r.reconciler = proxy.New(proxy.Options{
-		Client: mgr.GetClient(), Reader: r.wrap(mgr.GetAPIReader()), Providers: r.providers, Inventory: inv, Prober: loop,
+		Client: r.cached(mgr.GetClient()), Reader: r.wrap(mgr.GetAPIReader()), Providers: r.providers, Inventory: inv, Prober: loop,
 		Desk: r.desk, Installation: installation, Events: mgr.GetEventRecorder("proxy-operator"),
 		HealthURL:        func(string) string { return "http://origin.example.com/generate_204" },
 		ProvisionTimeout: r.provisionTimeout, Workers: 16, Log: log,
