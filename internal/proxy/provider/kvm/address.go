@@ -118,7 +118,11 @@ func (p *Provider) ask(ctx context.Context, c virt.Conn, d virt.Domain, mac stri
 		if len(v6) > 0 && !six.IsValid() {
 			six = v6[0]
 		}
-		told = append(told, src.name+": none")
+		what := "none"
+		if src.source == virt.FromAgent {
+			what = "up, and tells none"
+		}
+		told = append(told, src.name+": "+what)
 	}
 	if six.IsValid() && sixToo {
 		return six, "", nil

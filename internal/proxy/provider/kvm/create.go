@@ -3,7 +3,6 @@ package kvm
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -72,7 +71,7 @@ func (p *Provider) create(ctx context.Context, c virt.Conn, h *host, pl plan) (p
 			// Nothing but the definition is there: without it the Proxy is free to
 			// go where there is room.
 			h.refuse(p.now())
-			if undoErr := p.undo(ctx, c, h, v); undoErr != nil {
+			if undoErr := p.undo(ctx, c, h, pl, v); undoErr != nil {
 				err = fmt.Errorf("%w (and its definition could not be removed: %w)", err, undoErr)
 			}
 		}
@@ -105,7 +104,10 @@ func (p *Provider) create(ctx context.Context, c virt.Conn, h *host, pl plan) (p
 }
 
 // undo removes the definition of a domain that has nothing else yet.
-func (p *Provider) undo(ctx context.Context, c virt.Conn, h *host, v view) error {
+func (p *Provider) undo(ctx context.Context, c virt.Conn, h *host, pl plan, v view) error {
+	if err := h.unsealed(ctx, c, p, pl); err != nil {
+		return err
+	}
 	if err := provider.Step(ctx, "kvm: give up"); err != nil {
 		return err
 	}
@@ -170,7 +172,7 @@ func (p *Provider) start(ctx context.Context, c virt.Conn, d virt.Domain, made b
 	}
 	state, _, stateErr := c.DomainGetState(ctx, d)
 	if stateErr != nil {
-		return errors.Join(err, stateErr)
+		return fmt.Errorf("%w; %w", err, stateErr)
 	}
 	runs := state != virt.StateShutoff && state != virt.StateCrashed
 	switch {

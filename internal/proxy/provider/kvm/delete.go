@@ -1,9 +1,10 @@
 package kvm
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"fleetdesk/internal/core/fault"
@@ -32,7 +33,7 @@ func (p *Provider) Delete(ctx context.Context, ref provider.Ref) (provider.State
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.limit)
 	defer cancel()
-	errs := make([]error, len(t.hosts))
+	errs, found := make([]error, len(t.hosts)), make([]bool, len(t.hosts))
 	var wg sync.WaitGroup
 	for i, h := range t.hosts {
 		wg.Go(func() {
@@ -44,7 +45,9 @@ func (p *Provider) Delete(ctx context.Context, ref provider.Ref) (provider.State
 			defer unlock()
 			errs[i] = p.on(ctx, h, func(ctx context.Context, c virt.Conn) error {
 				h.fresh(p.links.Generation(h.name))
-				return p.remove(ctx, c, h, t, ref.Owner)
+				var err error
+				found[i], err = p.remove(ctx, c, h, t, ref.Owner)
+				return err
 			})
 		})
 	}
@@ -54,10 +57,16 @@ func (p *Provider) Delete(ctx context.Context, ref provider.Ref) (provider.State
 			return "", err
 		}
 	}
-	// Nothing is left where it should be. Where an address in the configuration
-	// was put by mistake it may run on another host, and nobody would see it.
+	if slices.Contains(found, true) {
+		return provider.Gone, nil
+	}
+	// Nothing was where it should be. Where an address in the configuration was
+	// put by mistake it may run on another host, and nobody would see it.
 	if h := p.elsewhere(ctx, t); h != nil {
-		err := p.on(ctx, h, func(ctx context.Context, c virt.Conn) error { return p.remove(ctx, c, h, t, ref.Owner) })
+		err := p.on(ctx, h, func(ctx context.Context, c virt.Conn) error {
+			_, err := p.remove(ctx, c, h, t, ref.Owner)
+			return err
+		})
 		if err != nil {
 			return "", err
 		}
@@ -98,36 +107,37 @@ func (p *Provider) remains(ref provider.Ref) (t target, abandoned string, err er
 	return t, "", nil
 }
 
-// remove removes what a host has of the owner.
-func (p *Provider) remove(ctx context.Context, c virt.Conn, h *host, t target, owner provider.Owner) error {
+// remove removes what a host has of the owner, and reports whether there was a
+// domain.
+func (p *Provider) remove(ctx context.Context, c virt.Conn, h *host, t target, owner provider.Owner) (found bool, err error) {
 	v, err := p.look(ctx, c, h, t.uuids(), owner)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if v.torn != nil {
-		return v.torn
+		return true, v.torn
 	}
 	var failed error
 	if !v.absent {
 		if err := p.quiet(ctx, c, h, &v); err != nil {
 			// Its disks are in use: nothing further can be done safely.
-			return err
+			return true, err
 		}
 	}
 	for _, name := range pools(v.mark.Pool, h.conf.Pool) {
-		failed = errors.Join(failed, p.sweep(ctx, c, h, name, owner))
+		failed = cmp.Or(failed, p.sweep(ctx, c, h, name, owner))
 	}
 	if failed != nil || v.absent {
-		return failed
+		return false, failed
 	}
 	if err := provider.Step(ctx, "kvm: undefine"); err != nil {
-		return err
+		return true, err
 	}
 	if err := undefine(ctx, c, v.domain); err != nil {
-		return fmt.Errorf("undefining domain %s: %w", v.domain.Name, err)
+		return true, fmt.Errorf("undefining domain %s: %w", v.domain.Name, err)
 	}
 	h.forget(v.domain.UUID)
-	return nil
+	return true, nil
 }
 
 // pools are the pools in which an instance may have volumes: the one that it
@@ -146,7 +156,8 @@ func (p *Provider) sweep(ctx context.Context, c virt.Conn, h *host, poolName str
 		return err
 	}
 	names := domain.NamesOf(owner)
-	return errors.Join(
+	// Both are tried before the first error is said.
+	return cmp.Or(
 		p.drop(ctx, c, h, *pool, names.Overlay, "kvm: remove overlay"),
 		p.drop(ctx, c, h, *pool, names.Seed, "kvm: remove seed"))
 }

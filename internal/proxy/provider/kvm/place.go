@@ -3,7 +3,6 @@ package kvm
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"slices"
@@ -101,7 +100,7 @@ func (p *Provider) Place(ctx context.Context, spec provider.Spec) (string, error
 	for i := range found {
 		if found[i].err == nil {
 			found[i].load = found[i].h.load(found[i].s, spec.Owner.UID, p.now())
-			found[i].err = errors.Join(found[i].h.wanted(found[i].s, spec.Owner.UID, p.now()), found[i].h.room(found[i].s, spec.Owner.UID, p.now()))
+			found[i].err = cmp.Or(found[i].h.wanted(found[i].s, spec.Owner.UID, p.now()), found[i].h.room(found[i].s, spec.Owner.UID, p.now()))
 		}
 	}
 	slices.SortFunc(found, func(a, b candidate) int {
@@ -121,14 +120,19 @@ func (p *Provider) Place(ctx context.Context, spec provider.Spec) (string, error
 // nowhere is the error of no host that can take an instance: the one that is
 // worth trying again soonest decides the class.
 func nowhere(errs []error) error {
+	all := errs[0]
+	for _, err := range errs[1:] {
+		all = fmt.Errorf("%w; %w", all, err)
+	}
+	all = fmt.Errorf("no host can take an instance: %w", all)
 	for _, class := range []fault.Class{fault.Timeout, fault.Unavailable, fault.Transient, fault.Quota} {
 		for _, err := range errs {
 			if fault.Of(err) == class {
-				return fault.Errorf(class, "no host can take an instance: %w", errors.Join(errs...))
+				return fault.Wrap(class, all)
 			}
 		}
 	}
-	return fmt.Errorf("no host can take an instance: %w", errors.Join(errs...))
+	return all
 }
 
 func order(uid, host string) uint64 {

@@ -2,10 +2,7 @@ package kvm
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -122,9 +119,10 @@ func (p *Provider) upload(ctx context.Context, h *host, pl plan, key string, j *
 	// Another job may have ended between this one's reason and its turn.
 	there := false
 	err = p.links.Use(ctx, h.name, func(ctx context.Context, c virt.Conn) error {
+		c = virt.Traced(c, h.name, p.log)
 		pool, err := h.pool(ctx, c)
 		if err == nil {
-			_, there, _, err = h.find(ctx, virt.Traced(c, h.name, p.log), pool.Pool, key)
+			_, there, _, err = h.find(ctx, c, pool.Pool, key)
 		}
 		return err
 	})
@@ -135,9 +133,9 @@ func (p *Provider) upload(ctx context.Context, h *host, pl plan, key string, j *
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, src.Close()) }()
+	defer func() { _ = src.Close() }() // it never fails
 	j.follow(src, src.Length())
-	defer leastRate(src, stop)()
+	defer leastRate(src.Count, stop)()
 	volume := image.VolumeName(key, image.Nonce(), src.Header().Format)
 	err = p.links.Use(ctx, h.name, func(ctx context.Context, c virt.Conn) error {
 		c = virt.Traced(c, h.name, p.log)
@@ -189,7 +187,7 @@ func (p *Provider) upload(ctx context.Context, h *host, pl plan, key string, j *
 	defer done()
 	if cleanErr := p.clean(tidy, h, pl, volume); cleanErr != nil {
 		p.jobs.later(func(ctx context.Context) { p.keepCleaning(ctx, h, pl, volume) })
-		return errors.Join(err, cleanErr)
+		return fmt.Errorf("%w; %w", err, cleanErr)
 	}
 	return err
 }
@@ -265,7 +263,7 @@ func (p *Provider) clean(ctx context.Context, h *host, pl plan, volume string) e
 		if err != nil {
 			return err
 		}
-		if slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, volume+".") }) {
+		if image.Verified(names, volume) {
 			return nil
 		}
 		used, err := p.bases(ctx, c, h, pl.spec.Owner.Installation)
@@ -358,9 +356,9 @@ const (
 	leastTime  = 2 * time.Minute
 )
 
-// leastRate ends an upload that gets nowhere. The returned function ends the
+// leastRate ends an upload that gets nowhere; count is how many bytes came. The returned function ends the
 // watch.
-func leastRate(src *image.Stream, stop context.CancelCauseFunc) (end func()) {
+func leastRate(count func() int64, stop context.CancelCauseFunc) (end func()) {
 	over := make(chan struct{})
 	go func() {
 		tick := time.NewTicker(leastTime)
@@ -371,7 +369,7 @@ func leastRate(src *image.Stream, stop context.CancelCauseFunc) (end func()) {
 				return
 			case <-tick.C:
 			}
-			now := src.Count()
+			now := count()
 			if now-last < leastBytes {
 				stop(fault.Errorf(fault.Timeout, "only %s came in %s, less than the %s that an upload must make: see to its source and to the link to the host", mib(uint64(now-last)), leastTime, mib(leastBytes)))
 				return

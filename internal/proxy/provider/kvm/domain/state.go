@@ -7,20 +7,6 @@ import (
 	"fleetdesk/internal/proxy/provider/kvm/virt"
 )
 
-// Reasons that package virt has no name for, by their state.
-const (
-	runningPostcopyFailed virt.Reason = 11
-
-	pausedUnknown        virt.Reason = 0
-	pausedPostcopy       virt.Reason = 12
-	pausedPostcopyFailed virt.Reason = 13
-	pausedAPIError       virt.Reason = 14
-
-	shutoffMigrated virt.Reason = 4
-	shutoffSaved    virt.Reason = 5
-	shutoffDaemon   virt.Reason = 8
-)
-
 // StateOf says what a domain's state means to the operator, and in words, for
 // people. It knows every state and reason of libvirt; a number that libvirt
 // invents later is Unknown, to which nothing is done.
@@ -48,7 +34,7 @@ func StateOf(s virt.State, r virt.Reason) (st provider.State, message string) {
 	case virt.StateNoState:
 		return provider.Unknown, "libvirt does not know the domain's state"
 	case virt.StateRunning:
-		if r == runningPostcopyFailed {
+		if r == virt.RunningPostcopyFailed {
 			return provider.Impaired, "the domain's migration failed half way and parts of its memory are on the other host: finish it with virsh migrate --postcopy-resume, or delete the Proxy"
 		}
 		return provider.Running, "the domain runs"
@@ -74,7 +60,7 @@ func paused(r virt.Reason) (provider.State, string) {
 		return provider.Impaired, "the domain is paused: the host could not read or write the guest's disk (often: the pool is full); make room or mend the disk, then virsh resume"
 	case virt.PausedUser:
 		return provider.Impaired, "the domain was paused by a person or a program on the host and is left alone: virsh resume lets it go on"
-	case pausedUnknown:
+	case virt.PausedUnknown:
 		return provider.Impaired, "the domain is paused and libvirt does not say why: virsh resume lets it go on"
 	case virt.PausedWatchdog:
 		return provider.Impaired, "the domain is paused: the guest's watchdog fired; look at it with virsh console, then virsh resume or virsh destroy"
@@ -82,15 +68,15 @@ func paused(r virt.Reason) (provider.State, string) {
 		return provider.Impaired, "the domain was put back to a snapshot and is paused: virsh resume lets it go on"
 	case virt.PausedCrashed:
 		return provider.Impaired, "the domain is paused: its guest crashed; look at it with virsh dump, then virsh destroy lets it be started again"
-	case pausedPostcopyFailed:
+	case virt.PausedPostcopyFailed:
 		return provider.Impaired, "the domain is paused: its migration failed half way; finish it with virsh migrate --postcopy-resume, or delete the Proxy"
-	case pausedAPIError:
+	case virt.PausedAPIError:
 		return provider.Impaired, "the domain is paused: libvirt could not let it go on after an operation; see libvirtd's log, then virsh resume"
 	case virt.PausedStartingUp:
 		return provider.Provisioning, "the domain is starting"
 	case virt.PausedShuttingDown:
 		return provider.Provisioning, "the guest is shutting down; it is started again when it is off"
-	case virt.PausedMigration, pausedPostcopy:
+	case virt.PausedMigration, virt.PausedPostcopy:
 		return provider.Unknown, "the domain is paused for a migration that somebody began"
 	case virt.PausedSave:
 		return provider.Unknown, "the domain is paused while its state is saved"
@@ -104,17 +90,17 @@ func paused(r virt.Reason) (provider.State, string) {
 
 func shutoff(r virt.Reason) (provider.State, string) {
 	switch r {
-	case shutoffMigrated:
+	case virt.ShutoffMigrated:
 		return provider.Impaired, "the domain was migrated to another host; started here it would run twice: undefine it here, or migrate it back"
 	case virt.ShutoffCrashed:
 		return provider.Stopped, "the domain is off: QEMU ended unasked (see /var/log/libvirt/qemu on the host)"
 	case virt.ShutoffFailed:
 		return provider.Stopped, "the domain is off: it could not be started (see /var/log/libvirt/qemu on the host)"
-	case shutoffSaved:
+	case virt.ShutoffSaved:
 		return provider.Stopped, "the domain is off and its state is saved; it goes on from there"
 	case virt.ShutoffFromSnapshot:
 		return provider.Stopped, "the domain is off since it was put back to a snapshot"
-	case shutoffDaemon:
+	case virt.ShutoffDaemon:
 		return provider.Stopped, "the domain is off: libvirtd ended it when it was started anew"
 	}
 	return provider.Stopped, "the domain is off"

@@ -1,6 +1,7 @@
 package domain
 
 import (
+	"cmp"
 	"encoding/xml"
 	"errors"
 	"fmt"
@@ -66,7 +67,7 @@ func (s Shape) check() error {
 	case (s.Network == "") == (s.Bridge == ""):
 		return errors.New("exactly one of network and bridge is needed")
 	}
-	return errors.Join(
+	return cmp.Or(
 		checkPath("overlay", s.OverlayPath), checkPath("seed", s.SeedPath),
 		checkName("network", s.Network), checkName("bridge", s.Bridge),
 	)

@@ -115,6 +115,15 @@ func isLowerHex(s string, n int) bool {
 	return len(s) == n && strings.Trim(s, "0123456789abcdef") == ""
 }
 
+// Verified reports whether a volume has its marker among the names of a pool's
+// volumes.
+func Verified(names []string, volume string) bool {
+	return slices.ContainsFunc(names, func(s string) bool {
+		n, ok := ParseName(s)
+		return ok && n.Marker && n.Volume == volume
+	})
+}
+
 // Cached is an image that a pool holds whole.
 type Cached struct {
 	// Volume is its name, Marker that of its marker.

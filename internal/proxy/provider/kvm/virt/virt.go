@@ -147,23 +147,38 @@ const (
 // each state, as in libvirt.
 type Reason int32
 
-// Reasons that the provider acts on. Those named Paused… go with StatePaused,
+// The reasons that have a meaning here. Those named Paused… go with StatePaused,
 // and so on.
 const (
-	PausedUser          Reason = 1
-	PausedMigration     Reason = 2
-	PausedSave          Reason = 3
-	PausedDump          Reason = 4
-	PausedIOError       Reason = 5
-	PausedWatchdog      Reason = 6
-	PausedFromSnapshot  Reason = 7
-	PausedShuttingDown  Reason = 8
-	PausedSnapshot      Reason = 9
-	PausedCrashed       Reason = 10
-	PausedStartingUp    Reason = 11
+	RunningBooted         Reason = 1
+	RunningRestored       Reason = 3
+	RunningPostcopyFailed Reason = 11
+
+	PausedUnknown        Reason = 0
+	PausedUser           Reason = 1
+	PausedMigration      Reason = 2
+	PausedSave           Reason = 3
+	PausedDump           Reason = 4
+	PausedIOError        Reason = 5
+	PausedWatchdog       Reason = 6
+	PausedFromSnapshot   Reason = 7
+	PausedShuttingDown   Reason = 8
+	PausedSnapshot       Reason = 9
+	PausedCrashed        Reason = 10
+	PausedStartingUp     Reason = 11
+	PausedPostcopy       Reason = 12
+	PausedPostcopyFailed Reason = 13
+	PausedAPIError       Reason = 14
+
+	ShutoffUnknown      Reason = 0
+	ShutoffShutdown     Reason = 1
+	ShutoffDestroyed    Reason = 2
 	ShutoffCrashed      Reason = 3
+	ShutoffMigrated     Reason = 4
+	ShutoffSaved        Reason = 5
 	ShutoffFailed       Reason = 6
 	ShutoffFromSnapshot Reason = 7
+	ShutoffDaemon       Reason = 8
 )
 
 // UndefineFlags is libvirt's virDomainUndefineFlagsValues.

@@ -9,16 +9,6 @@ import (
 	"fleetdesk/internal/proxy/provider/kvm/virt"
 )
 
-// Reasons beyond those that the provider acts on.
-const (
-	runningBooted    virt.Reason = 1
-	runningRestored  virt.Reason = 3
-	shutoffUnknown   virt.Reason = 0
-	shutoffShutdown  virt.Reason = 1
-	shutoffDestroyed virt.Reason = 2
-	shutoffSaved     virt.Reason = 5
-)
-
 // dom is one domain.
 type dom struct {
 	name, uuid string
@@ -234,7 +224,7 @@ func (h *Host) define(doc string) (*dom, error) {
 	case d == nil && other != nil:
 		return nil, failure(virt.CodeOperationFailed, fmt.Sprintf("operation failed: domain '%s' already exists with uuid %s", other.name, other.uuid))
 	case d == nil:
-		d = &dom{name: conf.name, uuid: conf.uuid, state: virt.StateShutoff, reason: shutoffUnknown}
+		d = &dom{name: conf.name, uuid: conf.uuid, state: virt.StateShutoff, reason: virt.ShutoffUnknown}
 		h.domains[d.uuid] = d
 	}
 	for i := range conf.nics {
@@ -257,7 +247,7 @@ func (c *conn) DomainDestroy(ctx context.Context, ref virt.Domain) error {
 		if !d.active() {
 			return invalid("domain is not running")
 		}
-		c.host.stop(d, virt.StateShutoff, shutoffDestroyed)
+		c.host.stop(d, virt.StateShutoff, virt.ShutoffDestroyed)
 		return nil
 	})
 }

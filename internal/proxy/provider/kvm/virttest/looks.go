@@ -139,7 +139,7 @@ func (h *Host) SetState(name string, s virt.State, r virt.Reason) {
 }
 
 // StopDomain shuts a domain down from inside.
-func (h *Host) StopDomain(name string) { h.SetState(name, virt.StateShutoff, shutoffShutdown) }
+func (h *Host) StopDomain(name string) { h.SetState(name, virt.StateShutoff, virt.ShutoffShutdown) }
 
 // RestartDomain stops a running domain and starts it again: it gets another
 // number.
@@ -150,7 +150,7 @@ func (h *Host) RestartDomain(name string) error {
 	if d == nil || !d.active() || d.conf == nil {
 		return fmt.Errorf("host %s: domain %q does not run", h.name, name)
 	}
-	h.stop(d, virt.StateShutoff, shutoffDestroyed)
+	h.stop(d, virt.StateShutoff, virt.ShutoffDestroyed)
 	return h.start(d)
 }
 
@@ -158,7 +158,7 @@ func (h *Host) RestartDomain(name string) error {
 // an undefine without its flag refuses.
 func (h *Host) SaveDomain(name string) {
 	h.change(name, func(d *dom) {
-		h.stop(d, virt.StateShutoff, shutoffSaved)
+		h.stop(d, virt.StateShutoff, virt.ShutoffSaved)
 		d.saved = true
 	})
 }
@@ -317,7 +317,8 @@ func Qcow2(size uint64) []byte {
 	return b
 }
 
-// Reboot is a reboot of the host: guests are off, numbers begin again, links end.
+// Reboot is a reboot of the host: guests are off, the numbers of domains begin
+// again, and links end.
 func (h *Host) Reboot() {
 	h.mu.Lock()
 	for _, d := range h.domains {

@@ -52,9 +52,9 @@ func (h *Host) start(d *dom) error {
 	}
 	live := *d.conf
 	d.id, d.live, d.booted = h.lastID, &live, booted
-	d.state, d.reason = virt.StateRunning, runningBooted
+	d.state, d.reason = virt.StateRunning, virt.RunningBooted
 	if d.saved {
-		d.saved, d.reason = false, runningRestored
+		d.saved, d.reason = false, virt.RunningRestored
 	}
 	return nil
 }

@@ -108,7 +108,7 @@ func testLookup(b *bench) {
 	if _, err := b.c.DomainLookupByName(b.ctx, name[:len(name)-1]); fault.Of(err) != fault.NotFound {
 		b.Errorf("the beginning of a name found something: %v", err)
 	}
-	b.wantsState(d, virt.StateShutoff, shutoffUnknown)
+	b.wantsState(d, virt.StateShutoff, virt.ShutoffUnknown)
 	// What counts is the UUID.
 	b.wantsState(virt.Domain{Name: "other", UUID: uuid, ID: 77}, virt.StateShutoff)
 }
@@ -201,7 +201,7 @@ func testLife(b *bench) {
 	last := int32(-1)
 	for range 2 {
 		b.ok("start", b.c.DomainCreate(b.ctx, d))
-		b.wantsState(d, virt.StateRunning, runningBooted)
+		b.wantsState(d, virt.StateRunning, virt.RunningBooted)
 		now, err := b.c.DomainLookupByUUID(b.ctx, d.UUID)
 		b.ok("looking it up", err)
 		if now.Name != d.Name || now.ID <= last {
@@ -219,7 +219,7 @@ func testLife(b *bench) {
 			b.Errorf("a refused start changed %+v to %+v", now, again)
 		}
 		b.ok("destroy", b.c.DomainDestroy(b.ctx, now))
-		b.wantsState(d, virt.StateShutoff, shutoffDestroyed)
+		b.wantsState(d, virt.StateShutoff, virt.ShutoffDestroyed)
 		b.wantsStats(map[virt.Domain]virt.State{d: virt.StateShutoff})
 		off, err := b.c.DomainLookupByUUID(b.ctx, d.UUID)
 		if b.ok("looking it up", err); off.ID >= 0 {
@@ -306,7 +306,7 @@ func testStartFails(b *bench) {
 	b.wantsState(one, virt.StateRunning)
 	b.ok("destroy", b.c.DomainDestroy(b.ctx, one))
 	b.ok("start when the disk is free", b.c.DomainCreate(b.ctx, two))
-	b.wantsState(two, virt.StateRunning, runningBooted)
+	b.wantsState(two, virt.StateRunning, virt.RunningBooted)
 }
 
 func testUndefine(b *bench) {
