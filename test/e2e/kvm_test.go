@@ -3,13 +3,8 @@
 package e2e_test
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,57 +17,6 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(libvirthost.Main(m, libvirthost.Options{})) }
 
-// onLAN serves at the address at which hosts and guests reach the test.
-func onLAN(t *testing.T, h http.Handler) *httptest.Server {
-	t.Helper()
-	l, err := net.Listen("tcp", net.JoinHostPort(libvirthost.Gateway, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := httptest.NewUnstartedServer(h)
-	_ = s.Listener.Close()
-	s.Listener = l
-	s.Start()
-	t.Cleanup(s.Close)
-	return s
-}
-
-// imageServer serves a file as an image and returns its digest.
-func imageServer(t *testing.T, file string) (url, sum string) {
-	t.Helper()
-	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = f.Close() }()
-	digest := sha256.New()
-	if _, err := io.Copy(digest, f); err != nil {
-		t.Fatal(err)
-	}
-	s := onLAN(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, file) }))
-	return s.URL + "/" + filepath.Base(file), hex.EncodeToString(digest.Sum(nil))
-}
-
-// squid is user-data that a guest's squid is configured with.
-const squid = `#cloud-config
-write_files:
-- path: /etc/squid/squid.conf
-  content: |
-    http_port 3128
-    acl all_src src 0.0.0.1-255.255.255.255
-    http_access allow all_src
-    cache deny all
-    cache_mem 8 MB
-    access_log none
-    cache_log /var/log/squid/cache.log
-    pid_filename none
-    pinger_enable off
-    netdb_filename none
-    logfile_rotate 0
-    shutdown_lifetime 1 seconds
-    visible_hostname from-user-data
-`
-
 // The whole way on a real libvirt host: from kubectl apply to a page fetched
 // through squid in a virtual machine, the machine stopped behind the operator's
 // back and started again, the operator killed and started anew, and nothing
@@ -83,11 +27,8 @@ func TestRealKVMFromApplyToAPageThroughSquid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	picture, sum := imageServer(t, libvirthost.Images(t).Tiny)
-	page := onLAN(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		from, _, _ := net.SplitHostPort(r.RemoteAddr)
-		_, _ = fmt.Fprintf(w, "hello %s via %s", from, r.Header.Get("Via"))
-	}))
+	picture, sum := libvirthost.ServeFile(t, libvirthost.Images(t).Tiny)
+	page := libvirthost.Serve(t, http.HandlerFunc(libvirthost.Hello))
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		path := filepath.Join(dir, name)
@@ -125,7 +66,7 @@ spec:
   healthCheck: {interval: 1s, timeout: 900ms, failureThreshold: 2}
   cloudInit:
     inline: |
-`+indent(squid, 6), "apply", "-f", "-")
+`+indent(libvirthost.SquidUserData, 6), "apply", "-f", "-")
 	stage("applied")
 	seen := ""
 	until(t, "an address", func() string {

@@ -35,12 +35,12 @@ func TestDebianGuests(t *testing.T) {
 		libvirthost.HostOptions{N: 1, Images: map[string]string{"debian.qcow2": images.Debian}},
 		libvirthost.HostOptions{N: 2, Images: map[string]string{"debian.qcow2": images.DebianBare}})
 	var fetched atomic.Int64
-	site := origin(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	site := libvirthost.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, ".deb") {
 			fetched.Add(1)
 		}
 		http.FileServer(http.Dir(images.Repository)).ServeHTTP(w, r)
-	}))
+	})).URL
 
 	// What each guest is given, beside its squid.conf: a jinja template, a MIME
 	// archive's parts and so on are the provider's tests.

@@ -11,7 +11,7 @@
 //	func TestSomething(t *testing.T) {
 //		h := libvirthost.Start(t, libvirthost.HostOptions{N: 1})
 //		// ssh -i h.KeyFile() root@h.Addr(), known_hosts: h.KnownHosts()
-//		origin := httptest.NewUnstartedServer(…)  // listen on libvirthost.Gateway
+//		origin := libvirthost.Serve(t, http.HandlerFunc(libvirthost.Hello))
 //		…
 //		if left := h.Leftovers(t); len(left) > 0 { t.Error(left) }
 //	}

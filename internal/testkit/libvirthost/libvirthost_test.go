@@ -8,9 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -205,20 +203,6 @@ func fetch(ctx context.Context, c *http.Client, target string) (string, error) {
 	return string(b), err
 }
 
-// origin serves a handler at the cell's address.
-func origin(t *testing.T, h http.Handler) string {
-	t.Helper()
-	l, err := net.Listen("tcp", net.JoinHostPort(libvirthost.Gateway, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := httptest.NewUnstartedServer(h)
-	s.Listener = l
-	s.Start()
-	t.Cleanup(s.Close)
-	return s.URL
-}
-
 const squidConf = "http_port 3199\nacl everybody src all\nhttp_access allow everybody\ncache deny all\nvia on\n" +
 	"visible_hostname configured\npid_filename none\npinger_enable off\nnetdb_filename none\naccess_log none\n"
 
@@ -231,9 +215,7 @@ func TestTinyGuests(t *testing.T) {
 		all = append(all, o)
 	}
 	hosts := libvirthost.StartAll(t, all...)
-	site := origin(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprint(w, "via ", r.Header.Get("Via"), " from ", r.RemoteAddr)
-	}))
+	site := libvirthost.Serve(t, http.HandlerFunc(libvirthost.Hello)).URL
 	conf, err := json.Marshal(squidConf)
 	if err != nil {
 		t.Fatal(err)
@@ -252,7 +234,7 @@ func TestTinyGuests(t *testing.T) {
 			agent := time.Since(start)
 			body := through(ctx, t, ip+":3199", site)
 			t.Logf("defined and started after %s, agent after %s, squid after %s", defined, agent, time.Since(start))
-			if !strings.Contains(body, "via 1.1 configured") || !strings.Contains(body, "from "+ip+":") {
+			if !strings.Contains(body, "hello "+ip+" via 1.1 configured") {
 				t.Errorf("the answer is %q; it should have come through the squid of %s", body, ip)
 			}
 			got, err := fetch(ctx, http.DefaultClient, "http://"+ip+":8099/seed/user-data")

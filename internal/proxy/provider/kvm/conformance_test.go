@@ -64,6 +64,7 @@ func (b *backEnd) harness(t *testing.T, p provider.Provider) providertest.Harnes
 			b.p.Relearn()
 			return func() { undo(); b.p.Relearn() }
 		},
+		// kubevirt 14589: paused on an I/O error is neither Running nor gone.
 		Impair: func(_ providertest.T, in provider.Instance) func() {
 			b.hosts[in.Host].PauseDomain(nameOf(in), virt.PausedIOError)
 			return func() {

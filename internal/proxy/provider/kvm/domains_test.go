@@ -440,39 +440,3 @@ func TestForeignAndTorn(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-// The configuration names another pool since an instance was made: its volumes
-// are removed from where they are.
-func TestThePoolOfAHostChanges(t *testing.T) {
-	m := newMem(t, "box-1")
-	h := m.hosts["box-1"]
-	p := m.open(t)
-	a, b := m.spec("a", "box-1"), m.spec("b", "box-1")
-	up(t, p, a)
-	// b is cut off when its disk is there.
-	_, err := p.Create(provider.WithStepHook(t.Context(), func(step string) error {
-		if step == "kvm: seed" {
-			return fault.New(fault.Transient, "cut off")
-		}
-		return nil
-	}), b)
-	if err == nil {
-		t.Fatal("it was not cut off")
-	}
-	h.SetPool(virttest.Pool{Name: "fast", Type: "dir", Path: "/srv/fast", State: virt.PoolRunning, Capacity: 100 << 30})
-	c := m.section.Hosts["box-1"]
-	c.Pool = "fast"
-	m.section.Hosts["box-1"] = c
-	q := m.open(t)
-	up(t, q, b)
-	up(t, q, a)
-	down(t, q, ref(a))
-	down(t, q, ref(b))
-	for _, pool := range []string{"default", "fast"} {
-		for _, v := range h.Volumes(pool) {
-			if strings.HasPrefix(v.Name, "fd-") {
-				t.Errorf("left in %s: %s", pool, v.Name)
-			}
-		}
-	}
-}

@@ -15,6 +15,7 @@ import (
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/proxy/provider"
 	"fleetdesk/internal/proxy/provider/kvm"
+	"fleetdesk/internal/proxy/provider/kvm/domain"
 	"fleetdesk/internal/proxy/provider/kvm/virt"
 	"fleetdesk/internal/proxy/provider/kvm/virttest"
 )
@@ -44,6 +45,8 @@ func TestBadImagesLeaveNoHalfVolume(t *testing.T) {
 	binary.BigEndian.PutUint64(backing[8:], 512)
 	binary.BigEndian.PutUint32(backing[16:], 11)
 	copy(backing[512:], "/etc/shadow")
+	data := append([]byte{}, good...)
+	binary.BigEndian.PutUint64(data[72:], 4) // the feature "external data file"
 	write := func(b []byte) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(b) }
 	}
@@ -62,7 +65,8 @@ func TestBadImagesLeaveNoHalfVolume(t *testing.T) {
 		"503":               {"the server may come back", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "busy", http.StatusServiceUnavailable) }, fault.Transient, "503"},
 		"HTML":              {"an error page with status 200", write([]byte("<!DOCTYPE html><html><body>Please log in</body></html>")), fault.Permanent, "HTML"},
 		"wrong checksum":    {"containerized-data-importer 4010: noticed before use", write(append(append([]byte{}, good...), 0)), fault.Permanent, "sha256"},
-		"backing file":      {"lima 5441: the host would read a file of its own into the guest", write(backing), fault.Permanent, "backing file"},
+		"backing file":      {"lima 5441, cloudstack 11260: the host would read a file of its own into the guest", write(backing), fault.Permanent, "backing file"},
+		"data file":         {"cloudstack 11260: as well", write(data), fault.Permanent, "data file"},
 		"compressed":        {"nobody unpacks it", write([]byte("\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03abcdefgh")), fault.Permanent, "gzip"},
 		"nothing":           {"an empty answer", write(nil), fault.Permanent, "empty"},
 		"not qcow2 at all":  {"a promise not kept", write([]byte(strings.Repeat("not an image ", 100))), fault.Permanent, "qcow2"},
@@ -420,6 +424,13 @@ func TestALostMarkerIsNoReasonToRemoveABase(t *testing.T) {
 	_ = c.Close()
 	q := m.open(t)
 	b := m.spec("b", "box-1")
+	// Also while it cannot be read what they stand on.
+	undo := h.CorruptMetadata(domain.NamesOf(a.Owner).Domain)
+	if err := failure(t, q, b); fault.Of(err) != fault.Transient || !strings.Contains(err.Error(), "what a machine stands on") {
+		t.Errorf("%s: %v; want Transient", fault.Of(err), err)
+	}
+	undo()
+	m.advance(time.Minute) // the failure answers no more
 	up(t, q, b)
 	if m.base(t, b) == base {
 		t.Error("an image without marker was used")

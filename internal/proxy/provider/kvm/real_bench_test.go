@@ -206,7 +206,7 @@ func (f *fleet) noise(b *testing.B, size int) string {
 	if err := os.WriteFile(file, data, 0o600); err != nil {
 		b.Fatal(err)
 	}
-	url, sum := lanFile(b, file)
+	url, sum := libvirthost.ServeFile(b, file)
 	f.section.Images["noise"] = kvm.Image{URL: url, SHA256: sum, Format: "raw", Firmware: "bios"}
 	f.section.DefaultImage = "noise"
 	return file

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -99,12 +98,9 @@ func newDebians(t *testing.T) *debians {
 		h.Bridge, h.Network = "", "default"
 		o.Section.Hosts["box-3"] = h
 	})
-	r.page = lanServer(t, http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		from, _, _ := net.SplitHostPort(q.RemoteAddr)
-		_, _ = fmt.Fprintf(w, "hello %s via %s", from, q.Header.Get("Via"))
-	})).URL
-	r.packages = lanServer(t, http.FileServer(http.Dir(images.Repository))).URL
-	reports := lanServer(t, http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
+	r.page = libvirthost.Serve(t, http.HandlerFunc(libvirthost.Hello)).URL
+	r.packages = libvirthost.Serve(t, http.FileServer(http.Dir(images.Repository))).URL
+	reports := libvirthost.Serve(t, http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
 		b, _ := io.ReadAll(io.LimitReader(q.Body, 64<<10))
 		select {
 		case r.reports <- string(b):
@@ -417,7 +413,7 @@ func configThenGzip(t *testing.T, r *debians) {
 	ctx := storyContext(t)
 	// The configuration of squid is in it, and scalars that would not survive a
 	// reader and a writer of YAML.
-	user := crlf(squid + `# A comment: Grüße
+	user := crlf(libvirthost.SquidUserData + `# A comment: Grüße
 - path: /var/tmp/file
   content: "version: 1.10, 0o17, yes, ~, 12:30:45, 1_000 – Grüße"
 version: 1.10 # it is no number

@@ -287,7 +287,7 @@ func (d *dribble) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (f *fleet) slowImage(t testing.TB, size int64) *dribble {
 	t.Helper()
 	d := &dribble{size: size}
-	s := lanServer(t, d)
+	s := libvirthost.Serve(t, d)
 	h := sha256.New()
 	for chunk := make([]byte, 1<<20); size > 0; size -= int64(len(chunk)) {
 		_, _ = h.Write(chunk)

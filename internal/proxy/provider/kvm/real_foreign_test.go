@@ -235,13 +235,13 @@ func TestRealForeignHostStory(t *testing.T) {
 		t.Fatal(err)
 	}
 	was := must(h.Volumes(t.Context(), "default"))
-	url, sum := lanFile(t, libvirthost.Images(t).Tiny)
+	url, sum := libvirthost.ServeFile(t, libvirthost.Images(t).Tiny)
 	env := []string{
 		"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TMPDIR=" + t.TempDir(), "KVM_TEST_LOG_LEVEL=0",
 		"KVM_TEST_HOST=" + h.IP(), "KVM_TEST_PORT=22", "KVM_TEST_USER=" + libvirthost.User, "KVM_TEST_KEY=" + h.KeyFile(),
 		"KVM_TEST_KNOWN_HOSTS=" + f.section.SSH.KnownHostsFile, "KVM_TEST_SOCKET=" + libvirthost.Socket,
 		"KVM_TEST_BRIDGE=" + libvirthost.HostBridge, "KVM_TEST_DOMAIN_TYPE=qemu", "KVM_TEST_ALLOW_CIDRS=" + libvirthost.LAN,
-		"KVM_TEST_USER_DATA=" + f.file(t, "user-data", squid), "KVM_TEST_IMAGE_URL=" + url, "KVM_TEST_IMAGE_SHA256=" + sum,
+		"KVM_TEST_USER_DATA=" + f.file(t, "user-data", libvirthost.SquidUserData), "KVM_TEST_IMAGE_URL=" + url, "KVM_TEST_IMAGE_SHA256=" + sum,
 	}
 	story := func(more ...string) (string, int) {
 		t.Helper()

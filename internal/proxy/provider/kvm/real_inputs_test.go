@@ -57,8 +57,8 @@ func TestRealBadInputs(t *testing.T) {
 	ok(h.Run(ctx, "mkdir", "/var/lib/libvirt/asleep"))
 	ok("", os.WriteFile(h.Path("/run/asleep.xml"), []byte("<network><name>asleep</name><bridge name='virbr7'/></network>"), 0o600))
 	ok(h.Virsh(ctx, "net-define", "/run/asleep.xml"))
-	web := lanServer(t, http.NotFoundHandler())
-	dead := lanServer(t, http.NotFoundHandler())
+	web := libvirthost.Serve(t, http.NotFoundHandler())
+	dead := libvirthost.Serve(t, http.NotFoundHandler())
 	dead.Close()
 	images := func(change func(i *kvm.Image)) func(*testing.T, *kvm.Section, *kvm.Host) {
 		return func(_ *testing.T, s *kvm.Section, _ *kvm.Host) {

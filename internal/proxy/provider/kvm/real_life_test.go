@@ -4,14 +4,11 @@ package kvm_test
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -21,20 +18,6 @@ import (
 	"fleetdesk/internal/proxy/provider/kvm/domain"
 	"fleetdesk/internal/testkit/libvirthost"
 )
-
-func digestOf(t testing.TB, file string) string {
-	t.Helper()
-	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = f.Close() }()
-	sum := sha256.New()
-	if _, err := io.Copy(sum, f); err != nil {
-		t.Fatal(err)
-	}
-	return hex.EncodeToString(sum.Sum(nil))
-}
 
 // get fetches a page, through a proxy when via is not empty.
 func get(ctx context.Context, via, page string) (string, error) {
@@ -62,26 +45,6 @@ func get(ctx context.Context, via, page string) (string, error) {
 	return string(b), err
 }
 
-// squid is user-data for guests with squid.
-const squid = `#cloud-config
-write_files:
-- path: /etc/squid/squid.conf
-  content: |
-    http_port 3128
-    acl all_src src 0.0.0.1-255.255.255.255
-    http_access allow all_src
-    cache deny all
-    cache_mem 8 MB
-    access_log none
-    cache_log /var/log/squid/cache.log
-    pid_filename none
-    pinger_enable off
-    netdb_filename none
-    logfile_rotate 0
-    shutdown_lifetime 1 seconds
-    visible_hostname from-user-data
-`
-
 // Real guests with real squid, one on each of three hosts at once, each brought
 // up from nothing, used, stopped behind the provider's back, started again,
 // and removed; somebody else's domain and volume beside them stay as they are.
@@ -96,10 +59,7 @@ func TestRealLifeCycle(t *testing.T) {
 		}
 		foreign = append(foreign, p)
 	}
-	page := lanServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		from, _, _ := net.SplitHostPort(r.RemoteAddr)
-		_, _ = fmt.Fprintf(w, "hello %s via %s", from, r.Header.Get("Via"))
-	}))
+	page := libvirthost.Serve(t, http.HandlerFunc(libvirthost.Hello))
 	p := f.open(t)
 	var wg sync.WaitGroup
 	for _, h := range f.hosts {
@@ -128,7 +88,7 @@ func oneLife(t *testing.T, f *fleet, p provider.Provider, h *libvirthost.Host, p
 	ctx := patient(t)
 	s := specOf(newOwner("life"), h.Name())
 	s.Resources.MemoryBytes = 512 << 20
-	s.UserData = provider.Secret(squid)
+	s.UserData = provider.Secret(libvirthost.SquidUserData)
 	began := time.Now()
 	stage := func(what string) { t.Logf("%s %5.1fs %s", h.Name(), time.Since(began).Seconds(), what) }
 
@@ -143,7 +103,7 @@ func oneLife(t *testing.T, f *fleet, p provider.Provider, h *libvirthost.Host, p
 		t.Errorf("%s: Create again = %+v, %v; it was %+v", h.Name(), again, err, in)
 	}
 	user, err := get(ctx, "", fmt.Sprintf("http://%s/seed/user-data", net.JoinHostPort(in.Address, "8099")))
-	if err != nil || user != squid {
+	if err != nil || user != libvirthost.SquidUserData {
 		t.Errorf("%s: the guest sees the user-data %q, %v", h.Name(), user, err)
 	}
 	meta, err := get(ctx, "", fmt.Sprintf("http://%s/seed/meta-data", net.JoinHostPort(in.Address, "8099")))

@@ -10,8 +10,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,28 +33,6 @@ func TestMain(m *testing.M) {
 
 // installation is the tag of what the real tests make.
 const installation = tag
-
-// lanServer serves at the address at which hosts and guests reach the tests.
-func lanServer(t testing.TB, h http.Handler) *httptest.Server {
-	t.Helper()
-	l, err := net.Listen("tcp", net.JoinHostPort(libvirthost.Gateway, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := httptest.NewUnstartedServer(h)
-	_ = s.Listener.Close()
-	s.Listener = l
-	s.Start()
-	t.Cleanup(s.Close)
-	return s
-}
-
-// lanFile serves one file and returns its URL and digest.
-func lanFile(t testing.TB, file string) (url, sum string) {
-	t.Helper()
-	s := lanServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, file) }))
-	return s.URL + "/" + filepath.Base(file), digestOf(t, file)
-}
 
 // fleet is a provider over real hosts.
 type fleet struct {
@@ -85,7 +61,7 @@ func newFleet(t testing.TB, n int, with ...func(*libvirthost.HostOptions)) *flee
 		hosts[h.Name()] = kvm.Host{Address: h.IP(), Bridge: "br0", DomainType: "qemu"}
 	}
 	blank := f.file(t, "blank.raw", string(make([]byte, 1<<20)))
-	url, sum := lanFile(t, blank)
+	url, sum := libvirthost.ServeFile(t, blank)
 	no := false
 	f.section = kvm.Section{
 		SSH:               kvm.SSH{User: libvirthost.User, KeyFile: f.hosts[0].KeyFile(), KnownHostsFile: f.file(t, "known_hosts", known.String())},
@@ -101,7 +77,7 @@ func newFleet(t testing.TB, n int, with ...func(*libvirthost.HostOptions)) *flee
 // image adds an image from a file and makes it the default.
 func (f *fleet) image(t testing.TB, key, file string) {
 	t.Helper()
-	url, sum := lanFile(t, file)
+	url, sum := libvirthost.ServeFile(t, file)
 	f.section.Images[key] = kvm.Image{URL: url, SHA256: sum}
 	f.section.DefaultImage = key
 }

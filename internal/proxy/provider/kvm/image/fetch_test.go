@@ -173,7 +173,7 @@ func TestFetch(t *testing.T) {
 		"raw":                 {"its length is its size", content(raw), image.Raw, raw, int64(len(raw)), int64(len(raw))},
 		"smaller than a read": {"the header read may take all", content(rawDisk(512)), image.Raw, rawDisk(512), 512, 512},
 		"as long as one":      {"to the byte", content(rawDisk(image.HeaderSize)), image.Raw, rawDisk(image.HeaderSize), image.HeaderSize, image.HeaderSize},
-		"chunked": {"there need be no Content-Length", func(w http.ResponseWriter, _ *http.Request) {
+		"chunked": {"terraform-provider-libvirt 1318: there need be no Content-Length", func(w http.ResponseWriter, _ *http.Request) {
 			for b := qcow2; len(b) > 0; {
 				n := min(len(b), 7000)
 				_, _ = w.Write(b[:n])
@@ -181,7 +181,7 @@ func TestFetch(t *testing.T) {
 				b = b[n:]
 			}
 		}, image.QCOW2, qcow2, 0, 1 << 30},
-		"raw, chunked": {"the size is known at the end", func(w http.ResponseWriter, _ *http.Request) {
+		"raw, chunked": {"terraform-provider-libvirt 1318: the size is known at the end", func(w http.ResponseWriter, _ *http.Request) {
 			_ = http.NewResponseController(w).Flush()
 			_, _ = w.Write(raw)
 		}, image.Raw, raw, 0, int64(len(raw))},
@@ -253,8 +253,8 @@ func TestAnswers(t *testing.T) {
 		"empty":            {"nothing at all", page(""), fault.Permanent, "it is empty"},
 		"empty, chunked":   {"nor here", func(w http.ResponseWriter, _ *http.Request) { _ = http.NewResponseController(w).Flush() }, fault.Permanent, "it is empty"},
 		"compressed":       {"the usual way to send a raw disk", page("\xfd7zXZ\x00 and so on"), fault.Permanent, "compressed with xz"},
-		"backing file":     {"the host would read its own files", content(append(qcow(set64(8, 0x200)), good...)), fault.Permanent, "backing file"},
-		"data file":        {"the host would read its own files", content(append(qcow(set64(72, 4)), good...)), fault.Permanent, "data file"},
+		"backing file":     {"lima 5441, cloudstack 11260: the host would read its own files", content(append(qcow(set64(8, 0x200)), good...)), fault.Permanent, "backing file"},
+		"data file":        {"cloudstack 11260: the host would read its own files", content(append(qcow(set64(72, 4)), good...)), fault.Permanent, "data file"},
 		"gzip in transfer": {"the bytes would not be the file's", status(200, "Content-Encoding", "gzip"), fault.Permanent, `Content-Encoding "gzip"`},
 		"two encodings":    {"as well", status(200, "Content-Encoding", "identity, br"), fault.Permanent, `Content-Encoding "identity, br"`},
 	} {
@@ -295,8 +295,8 @@ func TestRawIsRefusedWhenItIsNot(t *testing.T) {
 	wantFault(t, err, fault.Permanent, "its length of 10000 bytes is no multiple of 512")
 }
 
-// A size that was taken from the redirect's own answer cut images short; and
-// some servers answer no HEAD.
+// terraform-provider-libvirt 992: a size that was taken from the redirect's own
+// answer cut images short; 1318: and some servers answer no HEAD.
 func TestRedirectsSizeIsTheLastAnswers(t *testing.T) {
 	b := disk(200 << 10)
 	var heads, gets atomic.Int64

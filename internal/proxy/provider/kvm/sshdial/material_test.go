@@ -170,13 +170,25 @@ func dsaPEM(t *testing.T) []byte {
 	}{0, k.P, k.Q, k.G, k.Y, k.X})))
 }
 
+// A file that this process may not read is Permanent: waiting does not help.
 func TestUnreadableFiles(t *testing.T) {
-	if os.Getuid() == 0 {
-		t.Skip("root reads everything")
-	}
 	r := newRig(t, sshd.Options{})
-	check(t, os.Chmod(r.o.KeyFile, 0))
-	want{link.StageMaterial, fault.Permanent, []string{"cannot be read by this process's user"}}.check(t, "mode 0", r.dial(t))
+	for name, tc := range map[string]struct {
+		reason string
+		path   string
+		mode   os.FileMode
+		want   want
+	}{
+		"readable":    {"as Secrets are mounted", r.o.KeyFile, 0o644, want{}},
+		"key":         {"owned by another user", r.o.KeyFile, 0, want{link.StageMaterial, fault.Permanent, []string{"cannot be read by this process's user", r.o.KeyFile}}},
+		"known_hosts": {"owned by another user", r.o.KnownHostsFile, 0, want{link.StageMaterial, fault.Permanent, []string{"cannot be read by this process's user", r.o.KnownHostsFile}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			check(t, os.Chmod(tc.path, tc.mode))
+			t.Cleanup(func() { check(t, os.Chmod(tc.path, 0o644)) })
+			bound(t, func() { tc.want.check(t, tc.reason, r.dial(t)) }, r.o.KeyFile, r.o.KnownHostsFile)
+		})
+	}
 }
 
 func TestBadKnownHostsFiles(t *testing.T) {
