@@ -14,6 +14,21 @@ const (
 	ConditionOutdated = "Outdated"
 )
 
+// ConditionProvider of a Proxy is there, and False, while the check of its
+// provider or of its host finds something wrong: what the proxy does by itself
+// goes on, and what it needs from there may not.
+const ConditionProvider = "ProviderReachable"
+
+// Condition types of a ProxyProvider.
+const (
+	// ConditionConfigured: what the providers file says of it is in force.
+	ConditionConfigured = "Configured"
+	// ConditionReachable: every host is well.
+	ConditionReachable = "Reachable"
+	// ConditionClean: there are no leftovers that wait for a person.
+	ConditionClean = "Clean"
+)
+
 // ConditionAccepted of a ProxyPool: the desk hands its Proxies out under its
 // name. Its message says what to mend when it is not so.
 const ConditionAccepted = "Accepted"
@@ -77,6 +92,40 @@ const (
 	// ReasonPending: the desk does not know of it yet.
 	ReasonPending = "Pending"
 
+	// ReasonOK of a ProxyProvider's conditions: it is so.
+	ReasonOK = "OK"
+	// ReasonFileRefused: the providers file cannot be used; what it said before
+	// is in force.
+	ReasonFileRefused = "FileRefused"
+	// ReasonSectionRefused: the provider's section cannot be used, and the
+	// provider is disabled.
+	ReasonSectionRefused = "SectionRefused"
+	// ReasonRemoved: the providers file does not have it any more.
+	ReasonRemoved = "Removed"
+	// ReasonNotChecked: no check has ended yet.
+	ReasonNotChecked = "NotCheckedYet"
+	// ReasonNoCheck: this kind of provider has no check.
+	ReasonNoCheck = "NoCheck"
+	// ReasonCheckFailed: the check itself failed.
+	ReasonCheckFailed = "CheckFailed"
+	// ReasonHostsInTrouble: one or more hosts are not well.
+	ReasonHostsInTrouble = "HostsInTrouble"
+	// ReasonNotSwept: no sweep has ended yet.
+	ReasonNotSwept = "NotSweptYet"
+	// ReasonSweepFailed: the sweep could not look.
+	ReasonSweepFailed = "SweepFailed"
+	// ReasonSweepHeld: a sweep would remove so much that a person must say yes.
+	ReasonSweepHeld = "SweepHeld"
+	// ReasonDryRun: there are leftovers, and sweeps only report them.
+	ReasonDryRun = "DryRun"
+	// ReasonIdentityConflict: another live operator has this installation's
+	// identity.
+	ReasonIdentityConflict = "IdentityConflict"
+	// ReasonAbandoned: instances were left to a person.
+	ReasonAbandoned = "Abandoned"
+	// ReasonOrphans: there are orphans, which go when their grace has passed.
+	ReasonOrphans = "Orphans"
+
 	// The reasons of the error classes (core/fault), for a provider's errors.
 	ReasonNotFound    = "NotFound"
 	ReasonConflict    = "Conflict"
@@ -100,7 +149,11 @@ func Reasons() []string {
 		ReasonShallowProbePassed, ReasonProbeFailed, ReasonProbeInconclusive,
 		ReasonDraining, ReasonDuplicate, ReasonDeletionPending, ReasonSecretChanged,
 		ReasonSpecChanged, ReasonUpToDate, ReasonAccepted, ReasonInvalidSelector,
-		ReasonNameTaken, ReasonPending, ReasonNotFound, ReasonConflict,
+		ReasonNameTaken, ReasonPending, ReasonOK, ReasonFileRefused, ReasonSectionRefused,
+		ReasonRemoved, ReasonNotChecked, ReasonNoCheck, ReasonCheckFailed,
+		ReasonHostsInTrouble, ReasonNotSwept, ReasonSweepFailed, ReasonSweepHeld,
+		ReasonDryRun, ReasonIdentityConflict, ReasonAbandoned, ReasonOrphans,
+		ReasonNotFound, ReasonConflict,
 		ReasonInvalid, ReasonDenied, ReasonPermanent, ReasonQuota,
 		ReasonTransient, ReasonTimeout, ReasonUnavailable, ReasonUnsupported,
 	}
@@ -113,6 +166,15 @@ const (
 	// SkipCleanupAnnotation with the value "true" on a Proxy under deletion
 	// lets it go at once and leaves its instance to a person.
 	SkipCleanupAnnotation = "crawl.example.com/skip-cleanup"
+	// AbandonedFinalizer keeps a ProxyProvider while instances are written down
+	// in it that were left to a person.
+	AbandonedFinalizer = "crawl.example.com/abandoned"
+	// ReleaseSweepAnnotation on a ProxyProvider, with the hash of its sweep's
+	// report, lets the next sweep remove what the fuse holds back.
+	ReleaseSweepAnnotation = "crawl.example.com/release-sweep"
+	// RemoveAbandonedAnnotation on a ProxyProvider lists UIDs of abandoned
+	// instances, separated by commas, that the next sweep shall remove.
+	RemoveAbandonedAnnotation = "crawl.example.com/remove-abandoned"
 	// DefaultPool is the pool that a namespace has without a ProxyPool.
 	DefaultPool = "default"
 	// AuthUsernameKey and AuthPasswordKey are the keys of an authSecretRef.

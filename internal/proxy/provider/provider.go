@@ -55,13 +55,6 @@ type Provider interface {
 	ListByTag(ctx context.Context, installation string) ([]HostList, error)
 }
 
-// Checker is implemented by providers that can say whether their hosts answer
-// (provider health). It must not take a connection from a running call.
-type Checker interface {
-	// Check asks every host, concurrently, and returns one row for each.
-	Check(ctx context.Context) ([]HostHealth, error)
-}
-
 // Owner is the tag that every instance carries: whose it is.
 type Owner struct {
 	// Installation is the identity of this operator's installation.
@@ -191,17 +184,6 @@ type HostList struct {
 	Instances []Instance
 	// Err says why the list cannot be whole; Instances is then empty.
 	Err error
-}
-
-// HostHealth is one host's row in a check.
-type HostHealth struct {
-	Host string
-	// Reason is one of the provider's documented reasons; "OK" when well.
-	Reason  string
-	Message string
-	// Version is the far side's own, FreeBytes its storage's; zero if unknown.
-	Version   string
-	FreeBytes int64
 }
 
 // Class returns the class of a provider's error.

@@ -91,7 +91,7 @@ func (r *Registry) Apply(f *config.File) {
 	r.mu.Unlock()
 
 	for _, p := range closing {
-		if c, ok := p.(io.Closer); ok {
+		if c, ok := provider.As[io.Closer](p); ok {
 			if err := c.Close(); err != nil {
 				r.o.Log.Warn("provider did not close cleanly", "error", err)
 			}

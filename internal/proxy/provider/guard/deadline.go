@@ -51,7 +51,7 @@ func Deadline(inner provider.Provider, o DeadlineOptions) provider.Provider {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return present(&deadline{inner: inner, o: o}, inner)
+	return &deadline{inner: inner, o: o}
 }
 
 type deadline struct {
@@ -170,16 +170,72 @@ func (d *deadline) ListByTag(ctx context.Context, installation string) ([]provid
 }
 
 func (d *deadline) Check(ctx context.Context) ([]provider.HostHealth, error) {
-	c, ok := d.inner.(provider.Checker)
+	c, ok := provider.As[provider.Checker](d.inner)
 	if !ok {
-		return nil, unsupported(d.o.Name)
+		return nil, unsupported(d.o.Name, "Check")
 	}
 	return held(ctx, d, "Check", c.Check)
 }
 
-func (d *deadline) Close() error { return closed(d.inner) }
-
-// unsupported is for a Check that nobody can reach, since present hides it.
-func unsupported(name string) error {
-	return fault.Errorf(fault.Unsupported, "provider %s has no check", name)
+// Watch has no deadline, and is no call that is waited for: only its panic is
+// caught.
+func (d *deadline) Watch(ctx context.Context, installation string, changed func(provider.Change)) (err error) {
+	w, ok := provider.As[provider.Watcher](d.inner)
+	if !ok {
+		return unsupported(d.o.Name, "Watch")
+	}
+	returned := false
+	defer func() {
+		if !returned {
+			err = d.broke(ctx, "Watch", recover())
+		}
+	}()
+	err = classed(w.Watch(ctx, installation, changed))
+	returned = true
+	return err
 }
+
+func (d *deadline) Claim(ctx context.Context, c provider.Claim) ([]provider.HostClaims, error) {
+	inner, ok := provider.As[provider.Claimer](d.inner)
+	if !ok {
+		return nil, unsupported(d.o.Name, "Claim")
+	}
+	return held(ctx, d, "Claim", func(ctx context.Context) ([]provider.HostClaims, error) {
+		rows, err := inner.Claim(ctx, c)
+		rows = slices.Clone(rows)
+		for i := range rows {
+			rows[i].Err = classed(rows[i].Err)
+		}
+		return rows, err
+	})
+}
+
+func (d *deadline) Leftovers(ctx context.Context, installation string, keep []string) ([]provider.HostLeftovers, error) {
+	c, ok := provider.As[provider.Cleaner](d.inner)
+	if !ok {
+		return nil, unsupported(d.o.Name, "Leftovers")
+	}
+	return held(ctx, d, "Leftovers", func(ctx context.Context) ([]provider.HostLeftovers, error) {
+		rows, err := c.Leftovers(ctx, installation, keep)
+		rows = slices.Clone(rows)
+		for i := range rows {
+			rows[i].Err = classed(rows[i].Err)
+		}
+		return rows, err
+	})
+}
+
+func (d *deadline) RemoveLeftover(ctx context.Context, installation string, l provider.Leftover) error {
+	c, ok := provider.As[provider.Cleaner](d.inner)
+	if !ok {
+		return unsupported(d.o.Name, "RemoveLeftover")
+	}
+	_, err := held(ctx, d, "RemoveLeftover", func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, c.RemoveLeftover(ctx, installation, l)
+	})
+	return err
+}
+
+func (d *deadline) Unwrap() provider.Provider { return d.inner }
+
+func (d *deadline) Close() error { return closed(d.inner) }

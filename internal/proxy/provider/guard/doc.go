@@ -3,7 +3,7 @@
 // errors, [Metrics] counts, [Trace] logs, [ReadOnly] forbids.
 //
 // A decorator lists every method of the contract and embeds nothing, so that a
-// new method cannot slip through it. What it returns implements the optional
-// interfaces (provider.Checker, io.Closer) of the inner provider, no more and
-// no less.
+// new method cannot slip through it. Through [provider.As] it has the optional
+// interfaces (provider.Checker and the others, io.Closer) of the inner
+// provider, no more and no less.
 package guard

@@ -14,6 +14,7 @@ type Metrics struct {
 	calls    *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	hosts    *prometheus.CounterVec
+	changes  *prometheus.CounterVec
 }
 
 // NewMetrics registers:
@@ -21,9 +22,11 @@ type Metrics struct {
 //	proxy_operator_provider_calls_total{provider,method,class}
 //	proxy_operator_provider_call_duration_seconds{provider,method}
 //	proxy_operator_provider_host_list_errors_total{provider,host,class}
+//	proxy_operator_provider_changes_total{provider}
 //
 // class is "ok" or a label of fault.Table. The third counts the rows of
-// listings that were errors, which the first does not show.
+// listings that were errors, which the first does not show; the fourth what
+// providers told of by themselves.
 func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -39,8 +42,12 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 			Name: "proxy_operator_provider_host_list_errors_total",
 			Help: "Hosts whose instances could not be listed whole, by the class of the error.",
 		}, []string{"provider", "host", "class"}),
+		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "proxy_operator_provider_changes_total",
+			Help: "Changes of instances that providers told of by themselves.",
+		}, []string{"provider"}),
 	}
-	for _, c := range []prometheus.Collector{m.calls, m.duration, m.hosts} {
+	for _, c := range []prometheus.Collector{m.calls, m.duration, m.hosts, m.changes} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}
@@ -50,7 +57,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 
 // Wrap returns inner with its calls counted under that name.
 func (m *Metrics) Wrap(inner provider.Provider, name string) provider.Provider {
-	return present(&metered{inner: inner, name: name, m: m}, inner)
+	return &metered{inner: inner, name: name, m: m}
 }
 
 // Forget drops the series of a provider that left the configuration.
@@ -59,6 +66,7 @@ func (m *Metrics) Forget(name string) {
 	m.calls.DeletePartialMatch(is)
 	m.duration.DeletePartialMatch(is)
 	m.hosts.DeletePartialMatch(is)
+	m.changes.DeletePartialMatch(is)
 }
 
 type metered struct {
@@ -120,14 +128,62 @@ func (m *metered) ListByTag(ctx context.Context, installation string) ([]provide
 }
 
 func (m *metered) Check(ctx context.Context) ([]provider.HostHealth, error) {
-	c, ok := m.inner.(provider.Checker)
+	c, ok := provider.As[provider.Checker](m.inner)
 	if !ok {
-		return nil, unsupported(m.name)
+		return nil, unsupported(m.name, "Check")
 	}
 	start := time.Now()
 	rows, err := c.Check(ctx)
 	m.count("Check", start, err)
 	return rows, err
 }
+
+// Watch counts each change that it tells, and its own end.
+func (m *metered) Watch(ctx context.Context, installation string, changed func(provider.Change)) error {
+	w, ok := provider.As[provider.Watcher](m.inner)
+	if !ok {
+		return unsupported(m.name, "Watch")
+	}
+	told := m.m.changes.WithLabelValues(m.name)
+	return w.Watch(ctx, installation, func(c provider.Change) {
+		told.Inc()
+		changed(c)
+	})
+}
+
+func (m *metered) Claim(ctx context.Context, c provider.Claim) ([]provider.HostClaims, error) {
+	inner, ok := provider.As[provider.Claimer](m.inner)
+	if !ok {
+		return nil, unsupported(m.name, "Claim")
+	}
+	start := time.Now()
+	rows, err := inner.Claim(ctx, c)
+	m.count("Claim", start, err)
+	return rows, err
+}
+
+func (m *metered) Leftovers(ctx context.Context, installation string, keep []string) ([]provider.HostLeftovers, error) {
+	c, ok := provider.As[provider.Cleaner](m.inner)
+	if !ok {
+		return nil, unsupported(m.name, "Leftovers")
+	}
+	start := time.Now()
+	rows, err := c.Leftovers(ctx, installation, keep)
+	m.count("Leftovers", start, err)
+	return rows, err
+}
+
+func (m *metered) RemoveLeftover(ctx context.Context, installation string, l provider.Leftover) error {
+	c, ok := provider.As[provider.Cleaner](m.inner)
+	if !ok {
+		return unsupported(m.name, "RemoveLeftover")
+	}
+	start := time.Now()
+	err := c.RemoveLeftover(ctx, installation, l)
+	m.count("RemoveLeftover", start, err)
+	return err
+}
+
+func (m *metered) Unwrap() provider.Provider { return m.inner }
 
 func (m *metered) Close() error { return closed(m.inner) }

@@ -7,10 +7,10 @@ import (
 	"fleetdesk/internal/proxy/provider"
 )
 
-// ReadOnly returns inner without Create and Delete: they are Denied and never
-// reach it.
+// ReadOnly returns inner without what changes its back end (Create, Delete,
+// Claim, RemoveLeftover): those are Denied and never reach it.
 func ReadOnly(inner provider.Provider, name string) provider.Provider {
-	return present(&readOnly{inner: inner, name: name}, inner)
+	return &readOnly{inner: inner, name: name}
 }
 
 type readOnly struct {
@@ -43,11 +43,37 @@ func (r *readOnly) ListByTag(ctx context.Context, installation string) ([]provid
 }
 
 func (r *readOnly) Check(ctx context.Context) ([]provider.HostHealth, error) {
-	c, ok := r.inner.(provider.Checker)
+	c, ok := provider.As[provider.Checker](r.inner)
 	if !ok {
-		return nil, unsupported(r.name)
+		return nil, unsupported(r.name, "Check")
 	}
 	return c.Check(ctx)
 }
+
+func (r *readOnly) Watch(ctx context.Context, installation string, changed func(provider.Change)) error {
+	w, ok := provider.As[provider.Watcher](r.inner)
+	if !ok {
+		return unsupported(r.name, "Watch")
+	}
+	return w.Watch(ctx, installation, changed)
+}
+
+func (r *readOnly) Claim(context.Context, provider.Claim) ([]provider.HostClaims, error) {
+	return nil, r.denied("Claim")
+}
+
+func (r *readOnly) Leftovers(ctx context.Context, installation string, keep []string) ([]provider.HostLeftovers, error) {
+	c, ok := provider.As[provider.Cleaner](r.inner)
+	if !ok {
+		return nil, unsupported(r.name, "Leftovers")
+	}
+	return c.Leftovers(ctx, installation, keep)
+}
+
+func (r *readOnly) RemoveLeftover(context.Context, string, provider.Leftover) error {
+	return r.denied("RemoveLeftover")
+}
+
+func (r *readOnly) Unwrap() provider.Provider { return r.inner }
 
 func (r *readOnly) Close() error { return closed(r.inner) }

@@ -16,11 +16,12 @@ const LevelAddress = slog.Level(-8)
 // [LevelAddress] also address and port. The text of an error is left to the
 // one who handles it; user-data and credentials are at no level.
 func Trace(inner provider.Provider, name string, log *slog.Logger) provider.Provider {
-	return present(&trace{inner: inner, log: log.With(slog.String("provider", name))}, inner)
+	return &trace{inner: inner, name: name, log: log.With(slog.String("provider", name))}
 }
 
 type trace struct {
 	inner provider.Provider
+	name  string
 	log   *slog.Logger
 }
 
@@ -112,15 +113,74 @@ func (t *trace) ListByTag(ctx context.Context, installation string) ([]provider.
 }
 
 func (t *trace) Check(ctx context.Context) ([]provider.HostHealth, error) {
-	c, ok := t.inner.(provider.Checker)
+	c, ok := provider.As[provider.Checker](t.inner)
 	if !ok {
-		return nil, unsupported("traced")
+		return nil, unsupported(t.name, "Check")
 	}
 	start := time.Now()
 	rows, err := c.Check(ctx)
 	t.line(ctx, "Check", start, err, slog.Int("hosts", len(rows)))
 	return rows, err
 }
+
+func (t *trace) Watch(ctx context.Context, installation string, changed func(provider.Change)) error {
+	w, ok := provider.As[provider.Watcher](t.inner)
+	if !ok {
+		return unsupported(t.name, "Watch")
+	}
+	start := time.Now()
+	err := w.Watch(ctx, installation, func(c provider.Change) {
+		if t.log.Enabled(ctx, slog.LevelDebug) {
+			t.log.LogAttrs(ctx, slog.LevelDebug, "provider change", slog.String("host", c.Host), slog.String("uid", c.UID))
+		}
+		changed(c)
+	})
+	t.line(ctx, "Watch", start, err)
+	return err
+}
+
+func (t *trace) Claim(ctx context.Context, c provider.Claim) ([]provider.HostClaims, error) {
+	inner, ok := provider.As[provider.Claimer](t.inner)
+	if !ok {
+		return nil, unsupported(t.name, "Claim")
+	}
+	start := time.Now()
+	rows, err := inner.Claim(ctx, c)
+	others := 0
+	for _, r := range rows {
+		others += len(r.Others)
+	}
+	t.line(ctx, "Claim", start, err, slog.Int("hosts", len(rows)), slog.Int("others", others))
+	return rows, err
+}
+
+func (t *trace) Leftovers(ctx context.Context, installation string, keep []string) ([]provider.HostLeftovers, error) {
+	c, ok := provider.As[provider.Cleaner](t.inner)
+	if !ok {
+		return nil, unsupported(t.name, "Leftovers")
+	}
+	start := time.Now()
+	rows, err := c.Leftovers(ctx, installation, keep)
+	n := 0
+	for _, r := range rows {
+		n += len(r.Leftovers)
+	}
+	t.line(ctx, "Leftovers", start, err, slog.Int("hosts", len(rows)), slog.Int("leftovers", n))
+	return rows, err
+}
+
+func (t *trace) RemoveLeftover(ctx context.Context, installation string, l provider.Leftover) error {
+	c, ok := provider.As[provider.Cleaner](t.inner)
+	if !ok {
+		return unsupported(t.name, "RemoveLeftover")
+	}
+	start := time.Now()
+	err := c.RemoveLeftover(ctx, installation, l)
+	t.line(ctx, "RemoveLeftover", start, err, slog.String("host", l.Host), slog.String("leftover", l.ID))
+	return err
+}
+
+func (t *trace) Unwrap() provider.Provider { return t.inner }
 
 func (t *trace) Close() error { return closed(t.inner) }
 

@@ -122,7 +122,7 @@ func (h Harness) withDefaults() Harness {
 func (h Harness) offers(field string) bool {
 	switch field {
 	case "Checker":
-		_, ok := h.Provider.(provider.Checker)
+		_, ok := provider.As[provider.Checker](h.Provider)
 		return ok
 	case "Secrets":
 		s := h.Spec(provider.Owner{Installation: h.Installation, Namespace: "suite", Name: "any", UID: uuid()})

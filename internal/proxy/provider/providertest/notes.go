@@ -175,7 +175,8 @@ func (w *watched) ListByTag(ctx context.Context, installation string) ([]provide
 // check calls Check of the provider under test; Needs has "Checker".
 func (e env) check(ctx context.Context) ([]provider.HostHealth, error) {
 	defer e.seen.time("Check", time.Now())
-	rows, err := e.h.Provider.(provider.Checker).Check(ctx)
+	c, _ := provider.As[provider.Checker](e.h.Provider)
+	rows, err := c.Check(ctx)
 	e.seen.err("Check", err)
 	for _, r := range rows {
 		e.seen.text("Check", "message", r.Message)
