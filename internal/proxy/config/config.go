@@ -8,8 +8,6 @@
 package config
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"regexp"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 
 	"fleetdesk/internal/core/fault"
@@ -47,7 +46,7 @@ type Entry struct {
 
 	file    string
 	section ast.Node
-	text    string
+	node    ast.Node
 }
 
 // names are DNS labels: they stand in object fields, IDs and file names.
@@ -59,7 +58,11 @@ func Parse(name string, data []byte) (*File, error) {
 	if len(data) > MaxBytes {
 		return nil, fault.Errorf(fault.Invalid, "%s: %d bytes are more than a providers file may have (%d)", name, len(data), MaxBytes)
 	}
-	tree, err := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey())
+	tokens := lexer.Tokenize(string(data))
+	if err := shallow(name, tokens); err != nil {
+		return nil, err
+	}
+	tree, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		return nil, fault.Errorf(fault.Invalid, "%s is not YAML: %w", name, at(name, err))
 	}
@@ -138,7 +141,7 @@ func providerList(name string, root *ast.MappingNode) ([]ast.Node, error) {
 // entry reads one provider. An error refuses the whole file: without a name
 // nothing can be disabled.
 func entry(file string, node ast.Node) (Entry, error) {
-	e := Entry{Line: line(node), file: file, text: node.String()}
+	e := Entry{Line: line(node), file: file, node: node}
 	m, ok := node.(*ast.MappingNode)
 	if !ok {
 		return e, fault.Errorf(fault.Invalid, "%s:%d: a provider must be a mapping with name and kind, got %s", file, e.Line, node.Type())
@@ -239,12 +242,6 @@ func (e Entry) LineOf(path ...string) int {
 
 // File returns what errors call the file that the entry is from.
 func (e Entry) File() string { return e.file }
-
-// Hash changes when the entry's text does; a provider is built anew only then.
-func (e Entry) Hash() string {
-	sum := sha256.Sum256([]byte(e.text))
-	return hex.EncodeToString(sum[:8])
-}
 
 // at turns a parser's error into one line, "file:line: text". The parser's own
 // form prints an excerpt of the file, which belongs in no log.

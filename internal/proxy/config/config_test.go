@@ -92,7 +92,7 @@ providers:
 	}
 }
 
-func TestHashFollowsTheEntryAlone(t *testing.T) {
+func TestHashFollowsWhatTheEntrySays(t *testing.T) {
 	parse := func(s string) config.Entry {
 		f, err := config.Parse("f", []byte(s))
 		if err != nil {
@@ -100,14 +100,85 @@ func TestHashFollowsTheEntryAlone(t *testing.T) {
 		}
 		return f.Providers[0]
 	}
-	a := parse("providers:\n- name: a\n  kind: local\n  local: {depth: 1}\n")
-	same := parse("# moved\n\nproviders:\n- name: a\n  kind: local\n  local: {depth: 1}\n- name: b\n  kind: local\n")
-	other := parse("providers:\n- name: a\n  kind: local\n  local: {depth: 2}\n")
-	if a.Hash() != same.Hash() {
-		t.Error("another provider in the file changed this one's hash: it would be rebuilt for nothing")
+	was := parse("providers:\n- name: a\n  kind: local\n  local: {depth: 1, list: [x, y], text: \"hello\"}\n").Hash()
+	for name, tc := range map[string]struct {
+		reason, in string
+		same       bool
+	}{
+		"moved":        {"another provider must not rebuild this one", "# moved\n\nproviders:\n- name: a\n  kind: local\n  local: {depth: 1, list: [x, y], text: \"hello\"}\n- name: b\n  kind: local\n", true},
+		"comments":     {"a comment changes nothing", "providers:\n# first\n- name: a # the name\n  kind: local\n  # its section\n  local: {depth: 1, list: [x, y], text: \"hello\"} # all\n  # end\n", true},
+		"block style":  {"nor does layout", "providers:\n  - name: a\n    kind: local\n\n    local:\n        depth: 1 # deep\n        list:\n        # both\n        - x\n        - y\n        text: hello\n", true},
+		"quotes":       {"nor do quotes", "providers:\n- name: 'a'\n  kind: \"local\"\n  local: {depth: 1, \"list\": ['x', \"\\x79\"], text: 'hello'}\n", true},
+		"value":        {"a changed setting must apply", "providers:\n- name: a\n  kind: local\n  local: {depth: 2, list: [x, y], text: hello}\n", false},
+		"type":         {"a text is no number", "providers:\n- name: a\n  kind: local\n  local: {depth: \"1\", list: [x, y], text: hello}\n", false},
+		"order":        {"a list has an order", "providers:\n- name: a\n  kind: local\n  local: {depth: 1, list: [y, x], text: hello}\n", false},
+		"nesting":      {"what is inside counts", "providers:\n- name: a\n  kind: local\n  local: {depth: 1, list: [x, [y]], text: hello}\n", false},
+		"glued":        {"parts must not run together", "providers:\n- name: a\n  kind: local\n  local: {depth: 1, list: [xy], text: hello}\n", false},
+		"field":        {"a field too many", "providers:\n- name: a\n  kind: local\n  local: {depth: 1, list: [x, y], text: hello, more: }\n", false},
+		"key":          {"another key", "providers:\n- name: a\n  kind: local\n  local: {depth: 1, lists: [x, y], text: hello}\n", false},
+		"kind":         {"another kind", "providers:\n- name: a\n  kind: kvm\n  local: {depth: 1, list: [x, y], text: hello}\n", false},
+		"null":         {"null is not the text", "providers:\n- name: a\n  kind: local\n  local: {depth: 1, list: [x, y], text: null}\n", false},
+		"tag":          {"a tag changes the type", "providers:\n- name: a\n  kind: local\n  local: {depth: !!str 1, list: [x, y], text: hello}\n", false},
+		"no section":   {"nothing at all", "providers:\n- name: a\n  kind: local\n", false},
+		"null section": {"an empty section", "providers:\n- name: a\n  kind: local\n  local:\n", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := parse(tc.in).Hash(); (got == was) != tc.same {
+				t.Errorf("%s: same hash = %v", tc.reason, got == was)
+			}
+		})
 	}
-	if a.Hash() == other.Hash() {
-		t.Error("a changed setting kept the hash: it would never apply")
+	text := func(value string) string {
+		return parse("providers:\n- name: a\n  kind: local\n  local:\n    text: " + value + "\n").Hash()
+	}
+	if text("null") == text("\"null\"") {
+		t.Error("null reads like a text")
+	}
+	if text("|\n      one\n      two") == text("|\n      one\n      # two") {
+		t.Error("a line of a text that looks like a comment is part of the text")
+	}
+	if text("&x y\n    more: *x") == text("&x z\n    more: *x") {
+		t.Error("an anchor's value kept the hash")
+	}
+	if text("&x y\n    more: *x") == text("&x y\n    more: x") {
+		t.Error("a reference reads like a text")
+	}
+}
+
+// The parser needs the square of the depth: a file that nests without end would
+// take the memory of the whole process.
+func TestDeepNestingIsRefused(t *testing.T) {
+	deep := func(n int, open, end string) string {
+		return "providers:\n- name: a\n  kind: local\n  local: " + strings.Repeat(open, n) + strings.Repeat(end, n) + "\n"
+	}
+	steps := func(n int) string {
+		var b strings.Builder
+		b.WriteString("providers:\n- name: a\n  kind: local\n  local:\n")
+		for i := range n {
+			b.WriteString(strings.Repeat(" ", i+4) + "a:\n")
+		}
+		return b.String()
+	}
+	// The colons stand below each other; the keys do not.
+	var slanted strings.Builder
+	slanted.WriteString("providers:\n- name: a\n  kind: local\n  local:\n")
+	for i := range 400 {
+		slanted.WriteString(strings.Repeat(" ", i+4) + strings.Repeat("a", 401-i) + ":\n")
+	}
+	wide := deep(0, "", "") + strings.Repeat("- {name: x, kind: [a, b], local: {a: 1}}\n", 1000)
+	for name, in := range map[string]string{
+		"lists": deep(20_000, "[", "]"), "never closed": deep(30_000, "[", ""), "mappings": deep(10_000, "{a: ", "}"),
+		"dashes": strings.Repeat("- ", 40_000), "keys": strings.Repeat("? ", 40_000), "blocks": steps(400), "slanted": slanted.String(),
+	} {
+		_, err := config.Parse("f", []byte(in))
+		if fault.Of(err) != fault.Invalid || !strings.Contains(err.Error(), "deep") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, in := range map[string]string{"lists": deep(config.MaxDepth-10, "[", "]"), "blocks": steps(config.MaxDepth - 10), "wide": wide} {
+		if _, err := config.Parse("f", []byte(in)); err != nil && strings.Contains(err.Error(), "deep") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
@@ -134,6 +205,7 @@ func FuzzParse(f *testing.F) {
 		for _, e := range file.Providers {
 			var s section
 			_ = e.Decode(&s)
+			_ = e.Hash()
 			if e.Name == "" {
 				t.Error("a provider without a name")
 			}

@@ -5,6 +5,9 @@
 // A listing only ever adds knowledge that was not there. What the operator
 // itself did or read after a listing began is newer than that listing and
 // wins. Absence is a question: the reconciler asks Get.
+//
+// Providers that can tell of changes are watched. What they tell is a hint that
+// makes knowledge stale before the next listing comes; the listings go on.
 package inventory
 
 import (
@@ -23,6 +26,8 @@ import (
 type Providers interface {
 	Names() []string
 	Lookup(name string) (provider.Provider, error)
+	// Epoch changes when another provider is in force under that name.
+	Epoch(name string) uint64
 }
 
 // Options are what an Inventory is made of.
@@ -33,7 +38,8 @@ type Options struct {
 	// Interval is the time from one listing of a provider to the next.
 	Interval time.Duration
 	// Changed is told the owner of an instance that came, went or differs, or
-	// whose host stopped or began to answer. It must not block.
+	// whose host stopped or began to answer, and of one that a watch told of. It
+	// must not block.
 	Changed func(o provider.Owner)
 	// Recovered is told the name of a provider of which a host answers again:
 	// Proxies that have no instance there yet wait for it. It must not block.
@@ -50,8 +56,8 @@ const (
 	Unlisted Knowledge = iota
 	// Present: the instance was seen; Sighting.Instance is what was seen.
 	Present
-	// Absent: its host's list is whole and does not have it. That is no proof:
-	// ask Get.
+	// Absent: its host's list is whole and does not have it, or a watch told that
+	// it changed since it was seen. That is no proof: ask Get.
 	Absent
 	// HostDown: its host did not answer the last listing; Sighting.Err says why.
 	HostDown
@@ -75,6 +81,9 @@ type Inventory struct {
 	providers map[string]*shelf
 	kick      map[string]bool
 	wake      chan struct{}
+	// news is for the teller, which ring wakes.
+	news news
+	ring chan struct{}
 }
 
 // shelf is one provider's part. Instances are by host and Proxy UID: a cloned
@@ -106,11 +115,25 @@ type record struct {
 	// gone marks what the operator itself saw vanish at asOf, so that a listing
 	// begun before cannot bring it back.
 	gone bool
+	// stale is when a watch last told that it changed; zero when it is as seen.
+	// asked is set once somebody was told to ask Get for that: an answer that
+	// comes before may be to a question from before the change.
+	stale time.Time
+	asked bool
+}
+
+// doubt takes over from the record before that this one may be outdated too.
+func (r record) doubt(old record) record {
+	r.stale, r.asked = old.stale, old.asked
+	return r
 }
 
 // New returns an empty inventory; Run fills it.
 func New(o Options) *Inventory {
-	return &Inventory{o: o, providers: map[string]*shelf{}, kick: map[string]bool{}, wake: make(chan struct{}, 1)}
+	return &Inventory{
+		o: o, providers: map[string]*shelf{}, kick: map[string]bool{}, wake: make(chan struct{}, 1),
+		news: news{owners: map[subject]provider.Owner{}, refresh: map[string]bool{}}, ring: make(chan struct{}, 1),
+	}
 }
 
 // Look returns what is known of the instance of a Proxy on the host where it
@@ -123,7 +146,8 @@ func (i *Inventory) Look(providerName, hostName, uid string) Sighting {
 		return Sighting{}
 	}
 	now := time.Now()
-	r, known := s.instances[place{hostName, uid}]
+	at := place{hostName, uid}
+	r, known := s.instances[at]
 	known = known && !r.gone
 	found := Sighting{Knowledge: Present, Instance: r.instance, Elsewhere: s.elsewhere(hostName, uid)}
 	listed, err := s.listed, s.err
@@ -133,7 +157,11 @@ func (i *Inventory) Look(providerName, hostName, uid string) Sighting {
 	}
 	switch {
 	case known && i.recent(r.asOf, now) && (err == nil || r.asOf.After(listed)):
-		return found
+		if r.stale.IsZero() {
+			return found
+		}
+		r.asked = true
+		s.instances[at] = r
 	case !i.recent(listed, now):
 		return Sighting{}
 	case err != nil:
@@ -172,11 +200,18 @@ func (i *Inventory) recent(t, now time.Time) bool {
 	return !t.IsZero() && now.Sub(t) < 3*i.o.Interval+provider.StepLimit
 }
 
-// Note keeps what the operator's own call just answered.
+// Note keeps what the operator's own call just answered. When a watch told of a
+// change and nobody looked since, the call may have begun before the change:
+// the instance stays stale.
 func (i *Inventory) Note(providerName, uid string, in provider.Instance) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.shelf(providerName).instances[place{in.Host, uid}] = record{instance: in, asOf: time.Now()}
+	s, at := i.shelf(providerName), place{in.Host, uid}
+	r := record{instance: in, asOf: time.Now()}
+	if old := s.instances[at]; !old.asked {
+		r = r.doubt(old)
+	}
+	s.instances[at] = r
 }
 
 // Drop forgets an instance that the operator's own call found gone.
@@ -216,7 +251,10 @@ func (i *Inventory) shelf(name string) *shelf {
 func (i *Inventory) Run(ctx context.Context) error {
 	var group sync.WaitGroup
 	defer group.Wait()
+	held := map[string]watch{}
+	group.Go(func() { i.tell(ctx) })
 	for {
+		i.watches(ctx, held, &group)
 		wait := i.start(ctx, &group)
 		timer := time.NewTimer(wait)
 		select {
@@ -262,6 +300,10 @@ func (i *Inventory) start(ctx context.Context, group *sync.WaitGroup) time.Durat
 	for name := range i.providers {
 		if !configured[name] && !i.providers[name].busy {
 			delete(i.providers, name)
+		}
+	}
+	for name := range i.kick {
+		if !configured[name] {
 			delete(i.kick, name)
 		}
 	}
@@ -279,6 +321,7 @@ func later(a, b time.Time) time.Time {
 func (i *Inventory) list(ctx context.Context, name string) {
 	began := time.Now()
 	var hosts []provider.HostList
+	epoch := i.o.Providers.Epoch(name)
 	p, err := i.o.Providers.Lookup(name)
 	if err == nil {
 		ctx, cancel := context.WithTimeout(ctx, provider.StepLimit)
@@ -288,18 +331,22 @@ func (i *Inventory) list(ctx context.Context, name string) {
 	if ctx.Err() != nil {
 		err = ctx.Err()
 	}
+	// What a provider says that was replaced meanwhile may be of other hosts.
+	over := ctx.Err() != nil || i.o.Providers.Epoch(name) != epoch
 	i.mu.Lock()
 	s := i.shelf(name)
 	s.busy = false
 	var changed []provider.Owner
 	before := s.recoveries
-	if ctx.Err() == nil {
+	if over {
+		i.kick[name] = true
+	} else {
 		changed = s.keep(hosts, err, began)
 	}
 	recovered := s.recoveries != before
 	i.mu.Unlock()
 	i.signal()
-	if ctx.Err() != nil {
+	if over {
 		return
 	}
 	i.report(name, hosts, err)
@@ -358,7 +405,11 @@ func (s *shelf) keep(hosts []provider.HostList, err error, began time.Time) []pr
 			if had && old.asOf.After(began) {
 				continue
 			}
-			s.instances[at] = record{instance: in, asOf: began}
+			r := record{instance: in, asOf: began}
+			if !began.After(old.stale) {
+				r = r.doubt(old)
+			}
+			s.instances[at] = r
 			// Whoever was on a host that turned is in the list already.
 			if !had || old.gone || (!turned && differs(old.instance, in)) {
 				changed = append(changed, in.Owner)

@@ -54,6 +54,7 @@ type one struct{ p *lister }
 
 func (o one) Names() []string                          { return []string{"p"} }
 func (o one) Lookup(string) (provider.Provider, error) { return o.p, nil }
+func (o one) Epoch(string) uint64                      { return 1 }
 
 type bench struct {
 	*lister

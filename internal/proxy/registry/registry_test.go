@@ -22,9 +22,17 @@ type stub struct {
 	provider.Provider
 	name   string
 	closed bool
+	// onClose, when set, is what Close does.
+	onClose func() error
 }
 
-func (s *stub) Close() error { s.closed = true; return nil }
+func (s *stub) Close() error {
+	s.closed = true
+	if s.onClose != nil {
+		return s.onClose()
+	}
+	return nil
+}
 
 type world struct {
 	reg *registry.Registry
@@ -34,6 +42,9 @@ type world struct {
 	builds  []string
 	broken  map[string]error
 	changed []string
+	removed []string
+	// instead, when set, is what is built.
+	instead provider.Provider
 }
 
 func newWorld() *world {
@@ -49,6 +60,9 @@ func newWorld() *world {
 				}
 				return nil, err
 			}
+			if w.instead != nil {
+				return w.instead, nil
+			}
 			s := &stub{name: e.Name}
 			w.built[e.Name] = s
 			return s, nil
@@ -58,9 +72,36 @@ func newWorld() *world {
 			defer w.mu.Unlock()
 			w.changed = append(w.changed, name)
 		},
+		Removed: func(name string) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if s := w.built[name]; s != nil && !s.closed {
+				name += " before it was closed"
+			}
+			w.removed = append(w.removed, name)
+		},
 		Log: slog.New(slog.DiscardHandler),
 	})
 	return w
+}
+
+// inForce returns the stub that answers for a name.
+func (w *world) inForce(t *testing.T, name string) *stub {
+	t.Helper()
+	p, err := w.reg.Lookup(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.(provider.Unwrapper).Unwrap().(*stub)
+}
+
+// heard returns what was told since the last call: names changed, and removed.
+func (w *world) heard() (changed, removed []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	changed, removed = w.changed, w.removed
+	w.changed, w.removed, w.builds = nil, nil, nil
+	return changed, removed
 }
 
 func file(t *testing.T, text string) *config.File {
@@ -119,7 +160,7 @@ func TestApplyBuildsOnlyWhatChanged(t *testing.T) {
 	if diff := cmp.Diff([]string{"b", "c"}, w.changed); diff != "" {
 		t.Errorf("told (-want +got):\n%s", diff)
 	}
-	if got, _ := w.reg.Lookup("a"); got != provider.Provider(a) || w.reg.Epoch("a") != epoch || a.closed {
+	if w.inForce(t, "a") != a || w.reg.Epoch("a") != epoch || a.closed {
 		t.Error("an unchanged provider did not go on untouched")
 	}
 	if !b.closed {
