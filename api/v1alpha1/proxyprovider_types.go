@@ -56,9 +56,10 @@ type ProxyProviderStatus struct {
 	// +optional
 	HostsOK string `json:"hostsOK,omitempty"`
 	// hosts are the rows of the last check; at most 500, those in trouble first.
+	// One writer replaces them as a whole: the bookkeeping that Kubernetes adds
+	// to each entry of a list by keys would outgrow what it is about.
 	//
-	// +listType=map
-	// +listMapKey=host
+	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=500
 	// +optional
 	Hosts []ProviderHost `json:"hosts,omitempty"`
@@ -69,8 +70,7 @@ type ProxyProviderStatus struct {
 	// abandoned are instances whose Proxies went without them. The sweep leaves
 	// them alone until a person asks for their removal.
 	//
-	// +listType=map
-	// +listMapKey=uid
+	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=2000
 	// +optional
 	Abandoned []AbandonedInstance `json:"abandoned,omitempty"`
@@ -126,6 +126,7 @@ type SweepReport struct {
 	Leftovers int32 `json:"leftovers"`
 	// unlisted are hosts that did not answer: nothing was removed there.
 	//
+	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=50
 	// +optional
 	Unlisted []string `json:"unlisted,omitempty"`
@@ -136,6 +137,7 @@ type SweepReport struct {
 	Hash string `json:"hash,omitempty"`
 	// items are the first 50 things found, and what becomes of each.
 	//
+	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=50
 	// +optional
 	Items []SweepItem `json:"items,omitempty"`

@@ -100,10 +100,13 @@ func lanes() []lane {
 			steps: []step{goTest("", "./test/e2e/...", "-count=1")},
 		},
 		{
-			// Servers and clients that are killed at random; `make drill-leases`
-			// is the long form.
-			name: "drill", deadline: 10 * time.Minute,
-			steps: []step{goTest("", "./test/leases", "-count=1")},
+			// Servers, clients and operators that are killed; `make drill-leases`
+			// and `make drill-operator` are the long forms.
+			name: "drill", deadline: 15 * time.Minute,
+			steps: []step{
+				goTest("", "./test/leases", "-count=1"),
+				goTest("", "./test/fleet", "-count=1"),
+			},
 		},
 		{
 			name: "drift", deadline: 5 * time.Minute, checkOnly: true,
@@ -120,7 +123,7 @@ func lanes() []lane {
 			steps: []step{
 				{argv: []string{"make", "kvm-images"}, kind: progress},
 				goTest("", "-tags=integration", "-count=1", "./internal/testkit/libvirthost"),
-				goTest("", "-tags=integration", "-count=1", "-p=1", "-timeout=20m", "-run=^TestReal", "./internal/proxy/provider/kvm/...", "./test/e2e"),
+				goTest("", "-tags=integration", "-count=1", "-p=1", "-timeout=20m", "-run=^TestReal", "./internal/proxy/provider/kvm/...", "./test/fleet", "./test/e2e"),
 			},
 		},
 		{

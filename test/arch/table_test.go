@@ -197,6 +197,11 @@ var rules = table{
 			reason: "the programs are tested from outside, as processes",
 		},
 		{
+			folder: "test/fleet", may: []string{std},
+			tests:  []string{third, testkit, "api/...", "config/...", core, platform, "internal/proxy/..."},
+			reason: "the operator is killed at each of its effects: its drill runs it whole, with faults where it meets the world",
+		},
+		{
 			folder: "test/leases", may: []string{std},
 			tests:  []string{third, testkit, "client/...", core, platform, "internal/desk/..."},
 			reason: "both programs stand on the desk; its drill and benches run the desk alone, as processes of the test binary",

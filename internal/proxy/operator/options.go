@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"fleetdesk/internal/core/fault"
+	providers "fleetdesk/internal/proxy/config"
+	"fleetdesk/internal/proxy/provider"
 )
 
 // Options are the operator's settings; each is a flag of the same meaning.
@@ -61,6 +63,14 @@ type Options struct {
 	// ListInterval is the time from one listing of a provider's hosts to the
 	// next.
 	ListInterval time.Duration
+	// CheckInterval is the time from one check of a provider's health to the
+	// next; CheckTimeout bounds one, 0 for the shorter of 15 s and the interval.
+	CheckInterval, CheckTimeout time.Duration
+	// SweepInterval is the time from one sweep for leftovers to the next.
+	// SweepGrace is how long ago an orphan must have been made and first been
+	// seen as one before it is removed. SweepDryRun only reports.
+	SweepInterval, SweepGrace time.Duration
+	SweepDryRun               bool
 	// ProvisionTimeout is how long an instance may take to run before its
 	// Proxy's phase says Failed.
 	ProvisionTimeout time.Duration
@@ -74,6 +84,9 @@ type Options struct {
 	Halt bool
 	// LocalCommand starts a local proxy: the program and its first arguments.
 	LocalCommand []string
+	// Build makes a provider from its entry, builtin being how it is done by
+	// default; nil for that. Drills put their faults there.
+	Build func(e providers.Entry, builtin func() (provider.Provider, error)) (provider.Provider, error)
 	// Log hears everything; nil discards.
 	Log *slog.Logger
 	// Ready is called once when the API serves and the caches are filled.
@@ -106,10 +119,24 @@ func Defaults() Options {
 		APIRate:           50,
 		HealthConcurrency: 32,
 		ListInterval:      15 * time.Second,
+		CheckInterval:     60 * time.Second,
+		SweepInterval:     time.Minute,
+		SweepGrace:        10 * time.Minute,
 		ProvisionTimeout:  15 * time.Minute,
 		Workers:           16,
 		KubeQPS:           200,
 	}
+}
+
+// defaultCheckTimeout bounds a check whose interval is longer.
+const defaultCheckTimeout = 15 * time.Second
+
+// checkTimeout is the time that one check has.
+func (o *Options) checkTimeout() time.Duration {
+	if o.CheckTimeout > 0 {
+		return o.CheckTimeout
+	}
+	return min(defaultCheckTimeout, o.CheckInterval)
 }
 
 // unspecified tells whether a host:port is every address of the machine.
@@ -150,6 +177,16 @@ func (o *Options) validate() error {
 		return refuse("--database and --database-url-file exclude each other: one is an SQLite file, the other leads to a PostgreSQL database")
 	case o.ListInterval < time.Second:
 		return refuse("--list-interval=%s is too short: at least 1s", o.ListInterval)
+	case o.CheckInterval < time.Second:
+		return refuse("--provider-check-interval=%s is too short: at least 1s", o.CheckInterval)
+	case o.CheckTimeout < 0:
+		return refuse("--provider-check-timeout=%s: want 0, for the shorter of %s and the interval, or a time up to --provider-check-interval=%s", o.CheckTimeout, defaultCheckTimeout, o.CheckInterval)
+	case o.CheckTimeout > o.CheckInterval:
+		return refuse("--provider-check-timeout=%s is longer than --provider-check-interval=%s: checks of one host would overlap; shorten the one or lengthen the other", o.CheckTimeout, o.CheckInterval)
+	case o.SweepInterval < time.Second || o.SweepInterval > time.Hour:
+		return refuse("--gc-interval=%s: want 1s to 1h", o.SweepInterval)
+	case o.SweepGrace < time.Second:
+		return refuse("--gc-grace=%s is too short: at least 1s; --gc-dry-run has sweeps remove nothing", o.SweepGrace)
 	case o.ProvisionTimeout < time.Second:
 		return refuse("--provision-timeout=%s is too short: at least 1s", o.ProvisionTimeout)
 	case o.Workers < 1 || o.Workers > 1000:

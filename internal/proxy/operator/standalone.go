@@ -169,7 +169,7 @@ func runStandalone(ctx context.Context, o StandaloneOptions, streams Streams, cp
 	if err := o.validate(); err != nil {
 		return err
 	}
-	if _, err := readProviders(o.Operator.ProvidersConfig); err != nil {
+	if _, _, err := readProviders(o.Operator.ProvidersConfig); err != nil {
 		return err
 	}
 	if err := inspectData(o.DataDir); err != nil {

@@ -173,6 +173,9 @@ func (c *Cluster) start() {
 	}
 	// A path that is set wins over every variable that envtest reads.
 	c.env.ControlPlane.GetAPIServer().Path = filepath.Join(assets, "kube-apiserver")
+	// It looks for the machine's default route otherwise, and a network namespace
+	// has none. Nobody uses the address; it must not be loopback.
+	c.env.ControlPlane.GetAPIServer().Configure().Set("advertise-address", "192.0.2.1")
 	c.env.ControlPlane.Etcd = &envtest.Etcd{Path: filepath.Join(assets, "etcd")}
 	c.cfg, err = c.env.Start()
 	if err == nil {

@@ -20,13 +20,21 @@ import (
 func BenchmarkOperator(b *testing.B) {
 	for range b.N {
 		for _, n := range []int{10, 100, 1000} {
-			measure(b, n)
+			for _, h := range []int{1, 10} {
+				measure(b, n, h)
+			}
 		}
 	}
 }
 
-func measure(b *testing.B, n int) {
-	r := newRig(b, fake.Options{Hosts: []string{"h1", "h2", "h3"}, StagesPerCall: 5}).start()
+// measure takes n Proxies to Ready on h hosts, and looks what they cost then.
+// How they get there is told of for ten hosts.
+func measure(b *testing.B, n, h int) {
+	var hosts []string
+	for i := range h {
+		hosts = append(hosts, fmt.Sprint("h", i+1))
+	}
+	r := newRig(b, fake.Options{Hosts: hosts, StagesPerCall: 5}).start()
 	empty := heap()
 	began := time.Now()
 	var creators errgroup.Group
@@ -64,10 +72,13 @@ func measure(b *testing.B, n int) {
 		b.Fatalf("%d machines for %d Proxies", got, n)
 	}
 	list = v1alpha1.ProxyList{}
-	fmt.Printf("BENCH operator.create.n%d.seconds %.2f s\n", n, created.Seconds())
-	fmt.Printf("BENCH operator.converge.n%d.seconds %.2f s\n", n, converged.Seconds())
+	if h > 1 {
+		fmt.Printf("BENCH operator.create.n%d.seconds %.2f s\n", n, created.Seconds())
+		fmt.Printf("BENCH operator.converge.n%d.seconds %.2f s\n", n, converged.Seconds())
+	}
 
-	// What the provider is asked once all is well, over ten listings.
+	// What the provider is asked once all is well, over ten listings: a listing
+	// asks each host once, so the calls are one, however many hosts there are.
 	const listings = 10
 	before, lists := r.fake.Calls(), int64(0)
 	for lists < listings {
@@ -78,8 +89,8 @@ func measure(b *testing.B, n int) {
 	for method, now := range r.fake.Calls() {
 		calls += now - before[method]
 	}
-	fmt.Printf("BENCH operator.steady.calls_per_interval.n%d %.2f calls\n", n, float64(calls)/float64(lists))
-	if n == 1000 {
+	fmt.Printf("BENCH operator.steady.calls_per_interval.n%d.h%d %.2f calls\n", n, h, float64(calls)/float64(lists))
+	if n == 1000 && h > 1 {
 		fmt.Printf("BENCH operator.memory_per_proxy.kib %.1f KiB\n", float64(heap()-empty)/float64(n)/1024)
 	}
 	r.stop()

@@ -55,6 +55,7 @@ func (r *Reconciler) keep(ctx context.Context, px *v1alpha1.Proxy) outcome {
 		out = sooner(out, p.follow(ctx))
 	}
 	summarize(px, p.facts)
+	r.noteTrouble(px)
 	if err := r.writeStatus(ctx, px, before); err != nil {
 		return failed(err)
 	}
@@ -265,9 +266,9 @@ func providerReason(err error) string {
 
 func providerRemedy(err error) string {
 	if fault.Of(err) == fault.NotFound {
-		return "Add it to the providers config and restart the operator, or delete this Proxy"
+		return "Add it to the providers config, or delete this Proxy"
 	}
-	return "Mend what it names; a change of the providers config applies when the operator restarts, anything else is tried again on its own"
+	return "Mend what it names: a change of the providers config applies by itself, and anything else is tried again on its own"
 }
 
 func orNothing(s string) string {

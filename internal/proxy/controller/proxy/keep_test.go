@@ -250,7 +250,7 @@ func (r *rig) restore(name string) {
 	r.reconciler.WakeProvider(r.t.Context(), name)
 }
 
-// One dead check URL destroys the fleet (cloudproxy 69).
+// One dead check URL destroys the fleet (cloudproxy 69): it is inconclusive.
 func TestMuseumADeadCheckURLLeavesProxiesReady(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, fake.Options{}).start()
@@ -442,7 +442,8 @@ func TestAnImpairedInstanceIsLeftAlone(t *testing.T) {
 
 // A crash can come between any two writes of the first Create. What the next
 // start finds is built here by hand: the object as it was stored then, and the
-// back end as the lost calls left it.
+// back end as the lost calls left it. A machine whose making was not answered
+// must not be leaked (scrapoxy 105).
 func TestAStartConvergesFromEveryCrashPointOfACreate(t *testing.T) {
 	t.Parallel()
 	finalizer := func(px *v1alpha1.Proxy) { px.Finalizers = []string{v1alpha1.Finalizer} }

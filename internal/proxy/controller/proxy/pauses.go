@@ -18,6 +18,8 @@ const (
 	looking  undertaking = "get"
 	removing undertaking = "delete"
 	reading  undertaking = "references"
+	// recording is writing an abandoned instance down.
+	recording undertaking = "abandon"
 )
 
 // pauses remembers, for each Proxy in trouble, how often an undertaking failed

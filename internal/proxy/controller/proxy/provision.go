@@ -37,7 +37,8 @@ func (p *pass) provision(ctx context.Context) outcome {
 		return out
 	}
 	if st.Host == "" {
-		release, ok := p.r.slots.take(p.px.Spec.Provider, "")
+		// A wish for a mute host must not hold up those who have another one.
+		release, ok := p.r.slots.take(p.px.Spec.Provider, spec.Host)
 		if !ok {
 			return p.noSlot()
 		}
@@ -104,7 +105,7 @@ func (p *pass) intend(ctx context.Context) error {
 	case st.ProviderID != "":
 		return nil // a start of what exists
 	case st.AppliedSpec != "" && st.ProvisioningSince != nil:
-		return p.current(ctx) // stored before
+		return p.r.current(ctx, p.px) // stored before
 	}
 	if st.AppliedSpec == "" {
 		st.AppliedSpec, st.AppliedSecret = specHash(&p.px.Spec), p.secret
@@ -121,15 +122,15 @@ func (p *pass) intend(ctx context.Context) error {
 // current refuses to go on from what the cache has and the API has not any
 // more: the instance may have been made by the pass before this one, which the
 // cache has not heard of, and may be gone since.
-func (p *pass) current(ctx context.Context) error {
+func (r *Reconciler) current(ctx context.Context, px *v1alpha1.Proxy) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	live := &v1alpha1.Proxy{}
-	if err := p.r.o.Reader.Get(ctx, key(p.px), live); err != nil {
+	if err := r.o.Reader.Get(ctx, key(px), live); err != nil {
 		return err
 	}
-	if live.UID != p.px.UID || live.ResourceVersion != p.px.ResourceVersion {
-		return apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("proxies").GroupResource(), p.px.Name, errors.New("it was written since it was read"))
+	if live.UID != px.UID || live.ResourceVersion != px.ResourceVersion {
+		return apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("proxies").GroupResource(), px.Name, errors.New("it was written since it was read"))
 	}
 	return nil
 }

@@ -60,6 +60,13 @@ type Options struct {
 	// Desk is where Proxies are leased: a deleted one waits for its lease to
 	// end. Nil for nowhere.
 	Desk Desk
+	// Ledger is where abandoned instances are written down; nil for nowhere.
+	Ledger Ledger
+	// Trouble returns the reason that the last check gave for a host of a
+	// provider while it is not well, [v1alpha1.ReasonCheckFailed] when the check
+	// itself failed, and else nothing. The host is empty for a Proxy that was not
+	// placed. Nil for never.
+	Trouble func(providerName, host string) (reason string)
 	// Installation is the identity in every instance's tag.
 	Installation string
 	// Events records what happened to a Proxy.
@@ -70,6 +77,9 @@ type Options struct {
 	// ProvisionTimeout is how long an instance may take from its first Create
 	// to Running before the phase says Failed (work on it goes on).
 	ProvisionTimeout time.Duration
+	// Patience is how long a provider may take for a deletion before the Proxy
+	// says so and names the way out; default 5 minutes.
+	Patience time.Duration
 	// Workers is how many Proxies are reconciled at once.
 	Workers int
 	Log     *slog.Logger
@@ -87,6 +97,9 @@ type Reconciler struct {
 
 // New returns a reconciler; SetupWithManager puts it to work.
 func New(o Options) *Reconciler {
+	if o.Patience == 0 {
+		o.Patience = defaultPatience
+	}
 	return &Reconciler{o: o, pauses: newPauses(), repairs: newRepairs(), slots: newSlots(o.Workers), drained: &drained{of: map[types.NamespacedName]types.UID{}}}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -17,9 +18,8 @@ import (
 )
 
 const (
-	// patience is how long a provider may take for a deletion before the
-	// Proxy says so and names the way out.
-	patience = 5 * time.Minute
+	// defaultPatience is Options.Patience when that is zero.
+	defaultPatience = 5 * time.Minute
 	// slowPause is the time between two steps of a deletion that takes longer.
 	slowPause = 15 * time.Second
 )
@@ -32,7 +32,7 @@ func (r *Reconciler) remove(ctx context.Context, px *v1alpha1.Proxy) outcome {
 	if !controllerutil.ContainsFinalizer(px, v1alpha1.Finalizer) {
 		return done()
 	}
-	if px.Annotations[v1alpha1.SkipCleanupAnnotation] == "true" {
+	if skips(px) {
 		// Before the provider is looked up, so that it also frees a Proxy whose
 		// provider has left the config.
 		return r.abandon(ctx, px, "by annotation "+v1alpha1.SkipCleanupAnnotation)
@@ -85,9 +85,9 @@ func (r *Reconciler) destroy(ctx context.Context, px *v1alpha1.Proxy, p provider
 		return r.abandon(ctx, px, fmt.Sprintf("host %q is not in the configuration of provider %s any more", ref.Host, px.Spec.Provider))
 	case err == nil:
 		r.pauses.clear(key(px), removing)
-		if time.Since(px.DeletionTimestamp.Time) > patience {
+		if time.Since(px.DeletionTimestamp.Time) > r.o.Patience {
 			return r.say(ctx, px, v1alpha1.ReasonDeletionPending, fmt.Sprintf(
-				"the provider has been deleting the instance for more than %s and is asked again; to let the Proxy go without it, %s", patience, wayOut(px)), nil, wait(slowPause))
+				"the provider has been deleting the instance for more than %s and is asked again; to let the Proxy go without it, %s", r.o.Patience, wayOut(px)), nil, wait(slowPause))
 		}
 		return r.say(ctx, px, v1alpha1.ReasonTerminating, deleting, nil, wait(stepPause))
 	case missing && !retriable(err):
@@ -121,37 +121,29 @@ func (r *Reconciler) release(ctx context.Context, px *v1alpha1.Proxy) outcome {
 	return done()
 }
 
-// abandon lets the Proxy go and leaves its instance to a person.
-func (r *Reconciler) abandon(ctx context.Context, px *v1alpha1.Proxy, why string) outcome {
-	gone, err := r.dropFinalizer(ctx, px)
-	if err != nil {
-		return failed(err)
-	}
-	if gone {
-		id := orUnborn(px.Status.ProviderID)
-		r.o.Log.Warn("an instance was abandoned and is left as it is", "why", why, "proxy", key(px).String(), "provider", px.Spec.Provider, "host", px.Status.Host, "instance", id)
-		r.event(px, corev1.EventTypeWarning, "Abandoned", "Delete",
-			"%s: instance %s (provider %s, host %s) was left as it is and is yours to remove", why, id, px.Spec.Provider, px.Status.Host)
-	}
-	return done()
-}
-
 // deleting is what a deletion says while all goes well.
 const deleting = "the instance is being deleted"
 
 // heedAnnotation marks the Proxy Terminating, and tells of an annotation whose
-// value does nothing, also when it came late.
+// value does nothing, also when it came late: what holds the deletion up goes on
+// being said beside it, since the next try may be some time off.
 func (r *Reconciler) heedAnnotation(ctx context.Context, px *v1alpha1.Proxy) error {
-	note := ignored(px)
-	if px.Status.Phase == v1alpha1.PhaseTerminating && strings.HasSuffix(readyMessage(px), note) {
-		return nil
+	before := readyMessage(px)
+	reason, message := v1alpha1.ReasonTerminating, deleting
+	if c := apimeta.FindStatusCondition(px.Status.Conditions, v1alpha1.ConditionReady); c != nil && px.Status.Phase == v1alpha1.PhaseTerminating {
+		reason = c.Reason
+		message, _, _ = strings.Cut(c.Message, ignoredPrefix)
 	}
-	out := r.say(ctx, px, v1alpha1.ReasonTerminating, deleting, nil, done())
-	if out.err == nil && note != "" {
+	if out := r.say(ctx, px, reason, message, nil, done()); out.err != nil {
+		return out.err
+	}
+	if note := ignored(px); note != "" && before != readyMessage(px) {
 		r.event(px, corev1.EventTypeWarning, "SkipCleanupIgnored", "Delete", "the deletion goes on%s", note)
 	}
-	return out.err
+	return nil
 }
+
+const ignoredPrefix = "; annotation " + v1alpha1.SkipCleanupAnnotation + "="
 
 // ignored says that an annotation with another value than "true" does nothing.
 func ignored(px *v1alpha1.Proxy) string {
@@ -159,7 +151,7 @@ func ignored(px *v1alpha1.Proxy) string {
 	if !asked || value == "true" {
 		return ""
 	}
-	return fmt.Sprintf("; annotation %s=%q is ignored: only the value \"true\" lets the Proxy go without its instance", v1alpha1.SkipCleanupAnnotation, clip(value, 64))
+	return fmt.Sprintf(ignoredPrefix+"%q is ignored: only the value \"true\" lets the Proxy go without its instance", clip(value, 64))
 }
 
 // blocked notes a failed step of the deletion and pauses by its class.
@@ -176,6 +168,7 @@ func (r *Reconciler) say(ctx context.Context, px *v1alpha1.Proxy, reason, messag
 	px.Status.Phase = v1alpha1.PhaseTerminating
 	setCondition(&px.Status, facts{now: metav1.Now(), generation: px.Generation},
 		v1alpha1.ConditionReady, metav1.ConditionFalse, reason, message+ignored(px))
+	r.noteTrouble(px)
 	if equalStatus(before, &px.Status) {
 		return then
 	}
@@ -190,7 +183,7 @@ func (r *Reconciler) say(ctx context.Context, px *v1alpha1.Proxy, reason, messag
 }
 
 func wayOut(px *v1alpha1.Proxy) string {
-	return fmt.Sprintf("run: kubectl -n %s annotate proxy %s %s=true (the instance then stays and is yours to remove)", px.Namespace, px.Name, v1alpha1.SkipCleanupAnnotation)
+	return fmt.Sprintf("run: kubectl -n %s annotate proxy %s %s=true --overwrite (the instance then stays and is yours to remove)", px.Namespace, px.Name, v1alpha1.SkipCleanupAnnotation)
 }
 
 func orUnborn(id string) string {

@@ -141,113 +141,19 @@ func TestADeletionGoesOnWhenItsProviderComesBack(t *testing.T) {
 	}
 }
 
-// scripted answers Get and Delete by the test's word; the rest is the fake's.
+// scripted answers Delete by the test's word; the rest is the fake's.
 type scripted struct {
 	provider.Provider
-	get, del error
-	// there makes Get say that the instance runs.
-	there, gone bool
-	deletes     atomic.Int64
-}
-
-func (s *scripted) Get(ctx context.Context, ref provider.Ref) (provider.Instance, error) {
-	switch {
-	case s.get != nil:
-		return provider.Instance{}, s.get
-	case s.there:
-		return provider.Instance{ID: ref.ID, Owner: ref.Owner, Host: ref.Host, State: provider.Running}, nil
-	}
-	return s.Provider.Get(ctx, ref)
+	del     error
+	deletes atomic.Int64
 }
 
 func (s *scripted) Delete(ctx context.Context, ref provider.Ref) (provider.State, error) {
 	s.deletes.Add(1)
-	switch {
-	case s.del != nil:
+	if s.del != nil {
 		return provider.Unknown, s.del
-	case s.gone:
-		return provider.Gone, nil
 	}
 	return s.Provider.Delete(ctx, ref)
-}
-
-// Every pair of answers to Get and Delete either releases the Proxy, or holds
-// it with a condition that names the cause and the way out.
-func TestNoDeletionIsStuckInSilence(t *testing.T) {
-	t.Parallel()
-	get := map[string]error{"ok": nil}
-	for _, m := range fault.Table() {
-		get[string(m.Class)] = fault.New(m.Class, "get says "+string(m.Class))
-	}
-	passes := func(c fault.Class) bool {
-		switch c {
-		case fault.Transient, fault.Timeout, fault.Unavailable, fault.Quota, fault.Conflict:
-			return true
-		}
-		return false
-	}
-	for name, getErr := range get {
-		t.Run("get "+name, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t, fake.Options{})
-			missing := name == string(fault.NotFound)
-			waitsAtGet := getErr != nil && !missing && passes(fault.Of(getErr))
-			cases := map[string]bool{} // Proxy name -> released
-			scripts := map[string]*scripted{}
-			add := func(proxy string, del error, gone, released bool) {
-				s := &scripted{Provider: r.fake, get: getErr, there: getErr == nil, del: del, gone: gone}
-				r.providers.of[proxy] = s
-				cases[proxy], scripts[proxy] = released, s
-				px := r.proxy(proxy, func(px *v1alpha1.Proxy) {
-					px.Spec.Provider = proxy
-					px.Finalizers = []string{v1alpha1.Finalizer}
-				})
-				r.create(px)
-				px.Status.ProviderID, px.Status.Host = "fake://fake-1/0000ffff", "fake-1"
-				if err := r.client.Status().Update(t.Context(), px); err != nil {
-					t.Fatal(err)
-				}
-				r.delete(proxy)
-			}
-			add("gone", nil, true, !waitsAtGet)
-			for _, m := range fault.Table() {
-				proxy := strings.ReplaceAll(string(m.Class), "_", "-")
-				// Nothing is there, and Delete can never say so: let go.
-				add(proxy, fault.New(m.Class, "delete says "+string(m.Class)), false, missing && !passes(m.Class))
-			}
-			r.start()
-			for proxy, released := range cases {
-				if released {
-					r.gone(proxy)
-					continue
-				}
-				var message string
-				r.until(proxy+" saying why it is still there", func() string {
-					px := r.get(proxy)
-					c := condition(px, v1alpha1.ConditionReady)
-					message = c.Message
-					if px.Status.Phase != v1alpha1.PhaseTerminating || c.Reason == v1alpha1.ReasonTerminating {
-						return fmt.Sprintf("%s %+v", px.Status.Phase, c)
-					}
-					return ""
-				})
-				cause := "delete says"
-				if waitsAtGet {
-					cause = "get says"
-				}
-				if !strings.Contains(message, cause) || !strings.Contains(message, "skip-cleanup=true") {
-					t.Errorf("%s: the condition names no cause or no way out: %s", proxy, message)
-				}
-			}
-			if waitsAtGet {
-				for proxy, s := range scripts {
-					if s.deletes.Load() != 0 {
-						t.Errorf("%s: deleted although the instance could not be looked at and may answer soon", proxy)
-					}
-				}
-			}
-		})
-	}
 }
 
 // Repeated destroys get the account locked (scrapoxy 32): a failing delete is

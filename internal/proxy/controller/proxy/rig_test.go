@@ -99,12 +99,18 @@ type rig struct {
 	provisionTimeout time.Duration
 	// desk is where Proxies are leased; nil for nowhere.
 	desk proxy.Desk
+	// ledger is where abandoned instances are written down; nil for nowhere.
+	ledger proxy.Ledger
+	// trouble is the reconciler's option of that name.
+	trouble func(providerName, host string) string
 
 	mu sync.Mutex
 	// sick are addresses whose probe fails; dead makes every control request
 	// fail as well.
 	sick map[string]bool
 	dead bool
+	// probed says what is wrong with a target besides; nil for nothing.
+	probed func(probe.Target) error
 
 	reconciler *proxy.Reconciler
 }
@@ -169,6 +175,11 @@ func (r *rig) start() *rig {
 		Request: func(_ context.Context, target probe.Target, _ probe.Check) probe.Result {
 			r.mu.Lock()
 			defer r.mu.Unlock()
+			if r.probed != nil {
+				if err := r.probed(target); err != nil {
+					return probe.Result{Reason: probe.AuthRefused, Err: err}
+				}
+			}
 			if r.sick[target.Address] {
 				return probe.Result{Reason: probe.Timeout, Err: fault.New(fault.Timeout, "the proxy does not answer")}
 			}
@@ -197,7 +208,7 @@ func (r *rig) start() *rig {
 	}
 	r.reconciler = proxy.New(proxy.Options{
 		Client: r.cached(mgr.GetClient()), Reader: r.wrap(mgr.GetAPIReader()), Providers: r.providers, Inventory: inv, Prober: loop,
-		Desk: r.desk, Installation: installation, Events: mgr.GetEventRecorder("proxy-operator"),
+		Desk: r.desk, Ledger: r.ledger, Trouble: r.trouble, Installation: installation, Events: mgr.GetEventRecorder("proxy-operator"),
 		HealthURL:        func(string) string { return "http://origin.example.com/generate_204" },
 		ProvisionTimeout: r.provisionTimeout, Workers: 16, Log: log,
 	})
@@ -274,7 +285,7 @@ func (r *rig) delete(name string) {
 }
 
 // patience bounds every wait: far above what anything here takes.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // until waits until cond says nothing more is missing.
 func (r *rig) until(what string, cond func() (missing string)) {

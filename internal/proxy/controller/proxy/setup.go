@@ -22,9 +22,10 @@ import (
 	"fleetdesk/api/v1alpha1"
 )
 
-// Indexes of the cache: Proxies by what they refer to.
+// Indexes of the cache: Proxies by what they refer to, and by where they are.
 const (
 	indexProvider  = "spec.provider"
+	indexHost      = "status.host"
 	indexSecret    = "spec.secretRefs"
 	indexConfigMap = "spec.configMapRefs"
 )
@@ -33,6 +34,7 @@ const (
 func Index(ctx context.Context, indexer client.FieldIndexer) error {
 	for field, of := range map[string]func(*v1alpha1.Proxy) []string{
 		indexProvider:  func(px *v1alpha1.Proxy) []string { return []string{px.Spec.Provider} },
+		indexHost:      hostOf,
 		indexSecret:    secretNames,
 		indexConfigMap: configMapNames,
 	} {

@@ -24,6 +24,9 @@ type backend struct {
 	capacity int
 	order    []string
 	hosts    map[string]*host
+
+	mu       sync.Mutex
+	watchers map[*watcher]struct{}
 }
 
 // host is one place with its machines.
@@ -39,6 +42,10 @@ type host struct {
 	broken  error
 	mute    chan struct{}
 	latency time.Duration
+	// cut counts the CutEvents in force.
+	cut    int
+	claims map[claimKey]provider.OtherClaim
+	litter map[string]*litter
 }
 
 type ownerKey struct{ installation, uid string }

@@ -42,6 +42,10 @@ type Provider struct {
 	stage int
 	limit time.Duration
 
+	// closed is closed by Close.
+	closed chan struct{}
+	close  sync.Once
+
 	mu    sync.Mutex
 	next  map[string][]error
 	calls map[string]int64
@@ -50,6 +54,9 @@ type Provider struct {
 var (
 	_ provider.Provider = (*Provider)(nil)
 	_ provider.Checker  = (*Provider)(nil)
+	_ provider.Watcher  = (*Provider)(nil)
+	_ provider.Claimer  = (*Provider)(nil)
+	_ provider.Cleaner  = (*Provider)(nil)
 )
 
 // New returns a fake with an empty back end.
@@ -71,20 +78,27 @@ func New(o Options) *Provider {
 	}
 	b := &backend{
 		name: o.Name, clock: o.Clock, address: o.Address, capacity: o.Capacity,
-		order: o.Hosts, hosts: map[string]*host{},
+		order: o.Hosts, hosts: map[string]*host{}, watchers: map[*watcher]struct{}{},
 	}
 	for _, name := range o.Hosts {
-		b.hosts[name] = &host{name: name, byID: map[string]*machine{}, byOwner: map[ownerKey]*machine{}}
+		b.hosts[name] = &host{
+			name: name, byID: map[string]*machine{}, byOwner: map[ownerKey]*machine{},
+			claims: map[claimKey]provider.OtherClaim{}, litter: map[string]*litter{},
+		}
 	}
 	return over(b, o.StagesPerCall, o.StepLimit)
 }
 
 func over(b *backend, stage int, limit time.Duration) *Provider {
-	return &Provider{b: b, stage: stage, limit: limit, next: map[string][]error{}, calls: map[string]int64{}}
+	return &Provider{
+		b: b, stage: stage, limit: limit, closed: make(chan struct{}),
+		next: map[string][]error{}, calls: map[string]int64{},
+	}
 }
 
 // Reopen returns a new provider over the same back end, as a new operator
-// would have after a crash. Counters and FailNext start anew.
+// would have after a crash, or a second operator beside the first. Counters and
+// FailNext start anew.
 func (p *Provider) Reopen() *Provider { return over(p.b, p.stage, p.limit) }
 
 // begin counts a call and returns the error that FailNext put in its way.
@@ -180,6 +194,7 @@ func (p *Provider) Create(ctx context.Context, s provider.Spec) (provider.Instan
 			return in, err
 		}
 		p.b.effect(h, s, next)
+		p.b.tell(h, s.Owner, p)
 	}
 }
 
@@ -338,7 +353,9 @@ func (p *Provider) Delete(ctx context.Context, r provider.Ref) (provider.State, 
 		if err := provider.Step(ctx, name); err != nil {
 			return "", err
 		}
-		switch gone := h.undo(m, last, deleting); {
+		gone := h.undo(m, last, deleting)
+		p.b.tell(h, m.owner, p)
+		switch {
 		case gone:
 			return provider.Gone, nil
 		case deleting && last == process:

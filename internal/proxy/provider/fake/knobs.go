@@ -2,6 +2,7 @@ package fake
 
 import (
 	"slices"
+	"sync"
 	"time"
 
 	"fleetdesk/internal/core/fault"
@@ -21,8 +22,14 @@ func (p *Provider) must(name string) *host {
 	return h
 }
 
-// machine calls f with the machine of that id, under its host's lock.
+// machine calls f with the machine of that id, under its host's lock, and tells
+// watchers.
 func (p *Provider) machine(id string, f func(h *host, m *machine)) {
+	h, o := p.change(id, f)
+	p.b.tell(h, o, nil)
+}
+
+func (p *Provider) change(id string, f func(h *host, m *machine)) (*host, provider.Owner) {
 	name, err := p.b.parse(id)
 	if err != nil {
 		panic(err)
@@ -35,6 +42,7 @@ func (p *Provider) machine(id string, f func(h *host, m *machine)) {
 		panic("fake: no machine " + id)
 	}
 	f(h, m)
+	return h, m.owner
 }
 
 // Break makes every call that needs the host fail; a nil err stands for
@@ -44,11 +52,7 @@ func (p *Provider) Break(name string, err error) (mend func()) {
 		err = fault.New(fault.Unavailable, "connection refused")
 	}
 	h := p.must(name)
-	set := func(err error) {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.broken = err
-	}
+	set := func(err error) { p.b.hearing(h, func() { h.broken = err }) }
 	set(err)
 	return func() { set(nil) }
 }
@@ -58,17 +62,23 @@ func (p *Provider) Break(name string, err error) (mend func()) {
 func (p *Provider) Mute(name string) (mend func()) {
 	h := p.must(name)
 	mute := make(chan struct{})
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.mute = mute
+	p.b.hearing(h, func() { h.mute = mute })
 	return func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		if h.mute == mute {
-			h.mute = nil
-			close(mute)
-		}
+		p.b.hearing(h, func() {
+			if h.mute == mute {
+				h.mute = nil
+				close(mute)
+			}
+		})
 	}
+}
+
+// CutEvents keeps the host from telling watchers anything, while its calls go
+// on to be answered.
+func (p *Provider) CutEvents(name string) (mend func()) {
+	h := p.must(name)
+	p.b.hearing(h, func() { h.cut++ })
+	return sync.OnceFunc(func() { p.b.hearing(h, func() { h.cut-- }) })
 }
 
 // SetLatency makes each call that needs the host take that long at least.
@@ -117,8 +127,10 @@ func (p *Provider) flag(id string, of func(*machine) *bool) (mend func()) {
 	})
 	return func() {
 		h.mu.Lock()
-		defer h.mu.Unlock()
 		*of(m) = false
+		o := m.owner
+		h.mu.Unlock()
+		p.b.tell(h, o, nil)
 	}
 }
 
@@ -131,6 +143,7 @@ func (p *Provider) Vanish(id string) {
 // operator had made it.
 func (p *Provider) Plant(name string, o provider.Owner) provider.Instance {
 	h := p.must(name)
+	defer p.b.tell(h, o, nil)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	m := p.b.add(h, o)

@@ -80,66 +80,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// bare has no optional interface, closable and checkable one each.
-type bare struct{ provider.Provider }
-
-type closable struct {
-	provider.Provider
-	closed *int
-}
-
-func (c closable) Close() error { *c.closed++; return nil }
-
-type checkable struct {
-	provider.Provider
-	provider.Checker
-}
-
-type full struct {
-	closable
-	provider.Checker
-}
-
-func TestOptionalInterfaces(t *testing.T) {
-	p := fake.New(fake.Options{})
-	var closed int
-	inners := map[string]struct {
-		p              provider.Provider
-		checks, closes bool
-	}{
-		"neither": {p: bare{p}},
-		"close":   {p: closable{p, &closed}, closes: true},
-		"check":   {p: checkable{bare{p}, p}, checks: true},
-		"both":    {p: full{closable{p, &closed}, p}, checks: true, closes: true},
-	}
-	for dname, wrap := range decorators(t) {
-		for iname, in := range inners {
-			t.Run(dname+"/"+iname, func(t *testing.T) {
-				d := wrap(in.p)
-				c, checks := d.(provider.Checker)
-				cl, closes := d.(io.Closer)
-				if checks != in.checks || closes != in.closes {
-					t.Fatalf("decorated: Checker %v, Closer %v; the inner: %v, %v", checks, closes, in.checks, in.closes)
-				}
-				if checks {
-					rows, err := c.Check(t.Context())
-					if err != nil || len(rows) != 1 {
-						t.Errorf("Check = %v, %v; want the inner's one row", rows, err)
-					}
-				}
-				if closes {
-					before := closed
-					if err := cl.Close(); err != nil || closed != before+1 {
-						t.Errorf("Close = %v, and the inner was closed %d times", err, closed-before)
-					}
-				}
-			})
-		}
-	}
-}
-
 // TestKnowsAllInterfaces fails when the contract gets an optional interface
-// that present does not know.
+// that the decorators do not know.
 func TestKnowsAllInterfaces(t *testing.T) {
 	files, err := filepath.Glob("../*.go")
 	if err != nil || len(files) == 0 {
@@ -161,13 +103,12 @@ func TestKnowsAllInterfaces(t *testing.T) {
 		})
 	}
 	slices.Sort(got)
-	if diff := cmp.Diff([]string{"Checker", "Provider"}, got); diff != "" {
-		t.Errorf("the contract's interfaces changed; teach guard's present about them, then this test:\n%s", diff)
+	if diff := cmp.Diff([]string{"Checker", "Claimer", "Cleaner", "Provider", "Unwrapper", "Watcher"}, got); diff != "" {
+		t.Errorf("the contract's interfaces changed; teach guard's decorator about them, then optional_test.go, then this test:\n%s", diff)
 	}
 }
 
-// TestEmbedsNothing holds the rule for those that decorate: only present's
-// shapes embed.
+// TestEmbedsNothing holds the rule for those that decorate.
 func TestEmbedsNothing(t *testing.T) {
 	for _, name := range []string{"deadline.go", "trace.go", "metrics.go", "readonly.go"} {
 		src, err := os.ReadFile(name)
@@ -206,8 +147,22 @@ func TestReadOnly(t *testing.T) {
 	if _, err := d.Delete(t.Context(), provider.Ref{ID: in.ID, Owner: in.Owner}); fault.Of(err) != fault.Denied {
 		t.Errorf("Delete: %v; want Denied", err)
 	}
-	if n := p.Calls()["Create"] + p.Calls()["Delete"]; n != 0 {
-		t.Errorf("%d writing calls reached the provider", n)
+	claimer, _ := provider.As[provider.Claimer](d)
+	if _, err := claimer.Claim(t.Context(), claim); fault.Of(err) != fault.Denied {
+		t.Errorf("Claim: %v; want Denied", err)
+	}
+	cleaner, _ := provider.As[provider.Cleaner](d)
+	l := p.Litter("fake-1", "disk", "disk-1", owner("w"))
+	if err := cleaner.RemoveLeftover(t.Context(), "i", l); fault.Of(err) != fault.Denied {
+		t.Errorf("RemoveLeftover: %v; want Denied", err)
+	}
+	for _, method := range []string{"Create", "Delete", "Claim", "RemoveLeftover"} {
+		if n := p.Calls()[method]; n != 0 {
+			t.Errorf("%d calls of %s reached the provider", n, method)
+		}
+	}
+	if rows, err := cleaner.Leftovers(t.Context(), "i", nil); err != nil || len(rows) != 1 || len(rows[0].Leftovers) != 1 {
+		t.Errorf("Leftovers = %+v, %v; want it to pass", rows, err)
 	}
 	if got, err := d.Get(t.Context(), provider.Ref{ID: in.ID}); err != nil || got.ID != in.ID {
 		t.Errorf("Get = %+v, %v; want it to pass", got, err)
@@ -235,24 +190,31 @@ func TestMetrics(t *testing.T) {
 	_, _ = d.Get(t.Context(), provider.Ref{ID: "nonsense"})
 	p.Break("h2", nil)
 	_, _ = d.ListByTag(t.Context(), "i")
-	_, _ = d.(provider.Checker).Check(t.Context())
+	optionals(t, d, spec.Owner, p)
 	_, _ = d.Delete(t.Context(), provider.Ref{Owner: spec.Owner, Host: "h1"})
 	_, _ = d.Place(t.Context(), provider.Spec{Owner: spec.Owner, Host: "h9"})
 	want := map[string]float64{
-		"calls_total ok Create home":                          1,
-		"calls_total quota Create home":                       1,
-		"calls_total invalid Get home":                        1,
-		"calls_total ok ListByTag home":                       1,
-		"calls_total ok Check home":                           1,
-		"calls_total ok Delete home":                          1,
-		"calls_total invalid Place home":                      1,
-		"host_list_errors_total unavailable h2 home":          1,
-		"call_duration_seconds Create home (observations)":    2,
-		"call_duration_seconds Get home (observations)":       1,
-		"call_duration_seconds ListByTag home (observations)": 1,
-		"call_duration_seconds Check home (observations)":     1,
-		"call_duration_seconds Delete home (observations)":    1,
-		"call_duration_seconds Place home (observations)":     1,
+		"calls_total ok Create home":                               1,
+		"calls_total quota Create home":                            1,
+		"calls_total invalid Get home":                             1,
+		"calls_total ok ListByTag home":                            1,
+		"calls_total ok Check home":                                1,
+		"calls_total ok Claim home":                                1,
+		"calls_total ok Leftovers home":                            1,
+		"calls_total ok RemoveLeftover home":                       1,
+		"changes_total home":                                       2,
+		"calls_total ok Delete home":                               1,
+		"calls_total invalid Place home":                           1,
+		"host_list_errors_total unavailable h2 home":               1,
+		"call_duration_seconds Create home (observations)":         2,
+		"call_duration_seconds Get home (observations)":            1,
+		"call_duration_seconds ListByTag home (observations)":      1,
+		"call_duration_seconds Check home (observations)":          1,
+		"call_duration_seconds Claim home (observations)":          1,
+		"call_duration_seconds Leftovers home (observations)":      1,
+		"call_duration_seconds RemoveLeftover home (observations)": 1,
+		"call_duration_seconds Delete home (observations)":         1,
+		"call_duration_seconds Place home (observations)":          1,
 	}
 	if diff := cmp.Diff(want, gather(t, reg)); diff != "" {
 		t.Errorf("metrics (-want +got):\n%s", diff)
@@ -308,6 +270,12 @@ func TestTrace(t *testing.T) {
 				`level=DEBUG msg="provider call" provider=home method=Get instance=fake://h1/0000000f proxy=ns/n-u class=not_found`,
 				`level=DEBUG msg="provider call" provider=home method=ListByTag hosts=2 failed=1 instances=1 class=ok`,
 				`level=DEBUG msg="provider call" provider=home method=Check hosts=2 class=ok`,
+				`level=DEBUG msg="provider call" provider=home method=Claim hosts=2 others=1 class=ok`,
+				`level=DEBUG msg="provider call" provider=home method=Leftovers hosts=2 leftovers=1 class=ok`,
+				`level=DEBUG msg="provider call" provider=home method=RemoveLeftover host=h1 leftover=disk-1 class=ok`,
+				`level=DEBUG msg="provider change" provider=home host=h1 uid=""`,
+				`level=DEBUG msg="provider change" provider=home host=h1 uid=u`,
+				`level=DEBUG msg="provider call" provider=home method=Watch class=ok`,
 				`level=DEBUG msg="provider call" provider=home method=Delete instance=fake://h1/00000001 host=h1 proxy=ns/n-u state=Deleting class=ok`,
 			},
 		},
@@ -322,6 +290,12 @@ func TestTrace(t *testing.T) {
 				`level=DEBUG msg="provider call" provider=home method=Get instance=fake://h1/0000000f proxy=ns/n-u class=not_found`,
 				`level=DEBUG msg="provider call" provider=home method=ListByTag hosts=2 failed=1 instances=1 class=ok`,
 				`level=DEBUG msg="provider call" provider=home method=Check hosts=2 class=ok`,
+				`level=DEBUG msg="provider call" provider=home method=Claim hosts=2 others=1 class=ok`,
+				`level=DEBUG msg="provider call" provider=home method=Leftovers hosts=2 leftovers=1 class=ok`,
+				`level=DEBUG msg="provider call" provider=home method=RemoveLeftover host=h1 leftover=disk-1 class=ok`,
+				`level=DEBUG msg="provider change" provider=home host=h1 uid=""`,
+				`level=DEBUG msg="provider change" provider=home host=h1 uid=u`,
+				`level=DEBUG msg="provider call" provider=home method=Watch class=ok`,
 				`level=DEBUG msg="provider call" provider=home method=Delete instance=fake://h1/00000001 host=h1 proxy=ns/n-u state=Deleting class=ok`,
 			},
 		},
@@ -353,7 +327,7 @@ func TestTrace(t *testing.T) {
 			_, _ = d.Get(ctx, provider.Ref{ID: "fake://h1/0000000f", Owner: spec.Owner})
 			p.Break("h2", nil)
 			_, _ = d.ListByTag(ctx, "i")
-			_, _ = d.(provider.Checker).Check(ctx)
+			optionals(t, d, spec.Owner, p)
 			_, _ = d.Delete(ctx, ref)
 			var got []string
 			if out.Len() > 0 {

@@ -138,7 +138,7 @@ func (m *metered) Check(ctx context.Context) ([]provider.HostHealth, error) {
 	return rows, err
 }
 
-// Watch counts each change that it tells, and its own end.
+// Watch counts each change that it tells; it is no call, and has no class.
 func (m *metered) Watch(ctx context.Context, installation string, changed func(provider.Change)) error {
 	w, ok := provider.As[provider.Watcher](m.inner)
 	if !ok {

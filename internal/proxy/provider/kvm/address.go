@@ -38,13 +38,18 @@ func (s sight) waiting() string {
 func moment(t time.Time) string { return t.UTC().Format("15:04:05 UTC") }
 
 // due are the domains whose addresses this listing reads again: those read
-// longest ago.
+// longest ago. Where events tell of starts and stops it is seldom: what is left
+// is a guest that changes its address while it runs.
 func (h *host) due(list []seen, now time.Time) map[string]bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	out := map[string]bool{}
+	age := rereadAge
+	if h.watched > 0 {
+		age = rereadRarely
+	}
 	for range rereads {
-		oldest, at := "", now.Add(-rereadAge)
+		oldest, at := "", now.Add(-age)
 		for _, s := range list {
 			k, ok := h.sights[s.Domain.UUID]
 			if ok && k.addr.IsValid() && k.read.Before(at) && !out[s.Domain.UUID] {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/proxy/provider"
 	"fleetdesk/internal/proxy/provider/guard"
 	"fleetdesk/internal/proxy/provider/kvm"
@@ -93,6 +95,8 @@ func (b *backEnd) harness(t *testing.T, p provider.Provider) providertest.Harnes
 				b.advance(-time.Minute)
 			}
 		},
+		Litter: b.litter,
+		Use:    b.use,
 		UnknownIDs: []string{
 			"kvm://home/" + b.names()[0] + "/01234567-89ab-8def-8123-456789abcdef",
 			"kvm://home/" + b.names()[1] + "/11234567-89ab-8def-8123-456789abcdef",
@@ -121,6 +125,43 @@ func (b *backEnd) awake(t providertest.T, host string) {
 			t.Fatalf("host %s does not come back: %v, %+v", host, err, rows)
 		}
 	}
+}
+
+// litter leaves an owner's disk without its domain.
+func (b *backEnd) litter(t providertest.T, host string, o provider.Owner) (provider.Leftover, func(providertest.T) bool) {
+	name := domain.NamesOf(o).Overlay
+	b.hosts[host].PlantVolume("default", name, "qcow2", virttest.Qcow2(1<<20))
+	there := func(providertest.T) bool { return b.hosts[host].Content("default", name) != nil }
+	t.Cleanup(func() { b.drop(t, host, name) })
+	return provider.Leftover{Host: host, ID: name}, there
+}
+
+// drop removes a volume behind the provider's back.
+func (b *backEnd) drop(t providertest.T, host, name string) {
+	c := b.hosts[host].Link()
+	defer func() { _ = c.Close() }()
+	if err := c.StorageVolDelete(context.Background(), virt.Volume{Pool: "default", Name: name}); err != nil && fault.Of(err) != fault.NotFound {
+		t.Errorf("removing %s: %v", name, err)
+	}
+}
+
+// use defines a domain that the disk is called after.
+func (b *backEnd) use(t providertest.T, l provider.Leftover) func() {
+	o := provider.Owner{Installation: tag, Namespace: "suite", Name: "user", UID: l.ID}
+	name := strings.TrimSuffix(l.ID, ".qcow2")
+	text, err := domain.XML(domain.Shape{
+		Names: domain.Names{Domain: name, Overlay: l.ID, Seed: name + "-seed.iso"}, UUID: domain.UUIDOf(o), MAC: domain.MACOf(o),
+		Type: "qemu", Firmware: domain.UEFI, VCPUs: 1, MemoryBytes: 1 << 30, Network: "default",
+		Mark:        domain.Mark{Owner: o, Created: time.Now(), Stage: domain.Made, Port: 3128},
+		OverlayPath: "/var/lib/libvirt/images/" + l.ID, SeedPath: "/var/lib/libvirt/images/" + name + "-seed.iso",
+	})
+	if err == nil {
+		err = b.hosts[l.Host].PlantDomain(text, false)
+	}
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return func() { b.hosts[l.Host].RemoveDomain(name) }
 }
 
 // foreign plants a whole instance of another owner, with the names that this

@@ -40,7 +40,14 @@ func (p *Provider) Create(ctx context.Context, spec provider.Spec) (provider.Ins
 		return provider.Instance{}, p.named(ctx, h, err)
 	}
 	defer unlock()
+	// What lies there under its name is not removed as a leftover meanwhile.
+	free, err := p.working.lock(ctx, leftoverLock(domain.Tag(spec.Owner.Installation, spec.Owner.UID)))
+	if err != nil {
+		return provider.Instance{}, p.named(ctx, h, err)
+	}
+	defer free()
 	var in provider.Instance
+	defer h.echoes(pl.uuid)
 	err = p.on(ctx, h, func(ctx context.Context, c virt.Conn) error {
 		h.fresh(p.links.Generation(h.name))
 		var err error
@@ -66,6 +73,7 @@ func (p *Provider) create(ctx context.Context, c virt.Conn, h *host, pl plan) (p
 		return p.instance(ctx, c, h, v, false)
 	case v.absent || v.mark.Stage == domain.Making:
 		made = true
+		h.own(pl.uuid, pl.spec.Owner, p.limit)
 		waits, err := p.make(ctx, c, h, pl, &v)
 		if fault.Of(err) == fault.Quota && !v.absent && v.mark.Image == "" {
 			// Nothing but the definition is there: without it the Proxy is free to
@@ -92,6 +100,7 @@ func (p *Provider) create(ctx context.Context, c virt.Conn, h *host, pl plan) (p
 	if err := p.unaddress(ctx, c, h, &v); err != nil {
 		return provider.Instance{}, err
 	}
+	h.own(pl.uuid, pl.spec.Owner, p.limit)
 	if err := p.start(ctx, c, v.domain, made); err != nil {
 		return provider.Instance{}, fmt.Errorf("starting domain %s: %w", v.domain.Name, h.unplugged(err))
 	}
@@ -222,6 +231,11 @@ func (p *Provider) make(ctx context.Context, c virt.Conn, h *host, pl plan, v *v
 	if j := p.jobs.running(p.jobKey(h, pl)); j != nil && !v.absent {
 		return j.state() // nothing else is to be asked meanwhile, on the link that is uploading
 	}
+	used, err := p.images.use(p.jobKey(h, pl).image, p.now())
+	if err != nil {
+		return "", fmt.Errorf("host %s: image %s: %w", h.name, pl.picture.name, err)
+	}
+	defer used()
 	pool, err := h.pool(ctx, c)
 	if err != nil {
 		return "", err
@@ -365,13 +379,16 @@ func (p *Provider) overlay(ctx context.Context, c virt.Conn, h *host, pool pool,
 		}
 		size = pl.disk
 	}
-	backing, err := c.StorageVolLookupByName(ctx, pool.Pool, base.Volume)
-	if err != nil {
-		return "", vanished(h, base.Volume, err)
+	// The metadata name the image by now. Whoever removes it takes the marker
+	// away first and looks at the metadata then: one of the two sees the other.
+	_, err = c.StorageVolLookupByName(ctx, pool.Pool, base.Marker)
+	var under string
+	if err == nil {
+		under, err = c.StorageVolGetPath(ctx, virt.Volume{Pool: pool.Name, Name: base.Volume})
 	}
-	under, err := c.StorageVolGetPath(ctx, backing)
 	if err != nil {
-		return "", err
+		h.uncache(p.jobKey(h, pl).image)
+		return "", vanished(h, base.Volume, err)
 	}
 	text, err := domain.VolumeXML(pl.names.Overlay, string(image.QCOW2), size, under, string(base.Format))
 	if err != nil {

@@ -222,3 +222,50 @@ func halvesOf(names []string) (out []string) {
 	}
 	return out
 }
+
+// A host that is mute takes no machine, and holds up none that another one can
+// take: it is waited for once, and not by each Proxy.
+func TestAMuteHostHoldsUpNoPlacing(t *testing.T) {
+	m := newMem(t, "box-1", "box-2", "box-3")
+	p := m.open(t)
+	mute := m.hosts["box-3"]
+	mute.Mute()
+	asked := func() int {
+		n := 0
+		for _, c := range mute.Calls() {
+			n += c
+		}
+		return n
+	}
+	var first int
+	for i := range 20 {
+		host, err := p.Place(t.Context(), m.spec(fmt.Sprintf("px-%d", i), ""))
+		if err != nil || host == "box-3" {
+			t.Fatalf("placed on %q: %v", host, err)
+		}
+		if i == 0 {
+			first = asked()
+		}
+	}
+	if n := asked(); n != first || n == 0 {
+		t.Errorf("the mute host was asked %d times, %d of them by the first", n, first)
+	}
+	mute.Mend()
+	if _, err := p.ListByTag(t.Context(), tag); err != nil {
+		t.Fatal(err)
+	}
+	if host, err := p.Place(t.Context(), m.spec("px-wished", "box-3")); err != nil || host != "box-3" {
+		t.Errorf("placed on %q: %v", host, err)
+	}
+	on := map[string]bool{}
+	for i := range 20 {
+		host, err := p.Place(t.Context(), m.spec(fmt.Sprintf("later-%d", i), ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		on[host] = true
+	}
+	if !on["box-3"] {
+		t.Error("a host that answers again gets no machine")
+	}
+}

@@ -51,12 +51,18 @@ type Provider struct {
 	now     func() time.Time
 	log     *slog.Logger
 	working keyed
+	// done is closed by Close.
+	done    chan struct{}
+	close   sync.Once
 	placing sync.Mutex
+	images  imageUse
 }
 
 var (
 	_ provider.Provider = (*Provider)(nil)
 	_ provider.Checker  = (*Provider)(nil)
+	_ provider.Claimer  = (*Provider)(nil)
+	_ provider.Cleaner  = (*Provider)(nil)
 )
 
 // maxCalls are the calls at one host at once; the operator's own bounds are below.
@@ -72,7 +78,7 @@ func New(o Options) (*Provider, error) {
 	if err != nil {
 		return nil, fmt.Errorf("provider %q: %w", o.Name, err)
 	}
-	p := &Provider{name: o.Name, conf: conf, hosts: map[string]*host{}, limit: o.StepLimit, now: o.Clock, log: o.Log}
+	p := &Provider{name: o.Name, conf: conf, hosts: map[string]*host{}, done: make(chan struct{}), limit: o.StepLimit, now: o.Clock, log: o.Log}
 	if p.limit == 0 {
 		p.limit = provider.StepLimit - stepMargin
 	}
@@ -122,6 +128,7 @@ func (p *Provider) overSSH() *sshdial.Dialer {
 
 // Close ends uploads and connections. Instances go on.
 func (p *Provider) Close() error {
+	p.close.Do(func() { close(p.done) })
 	p.jobs.close()
 	return p.links.Close()
 }
@@ -286,23 +293,34 @@ type host struct {
 	generation uint64
 	offer      *offer
 	handle     virt.Pool
-	// marks are the metadata of domains by UUID; nil marks of domains that are
-	// none of ours.
+	// marks are the metadata of domains by UUID, clones and those of other
+	// installations among them; nil marks of domains that have none of ours.
 	marks map[string]*domain.Mark
+	// owners are whose domains are, by UUID: it follows from the owner, so that
+	// it stays when the rest of a mark is read again.
+	owners map[string]ownership
+	// watched counts the subscriptions to the host's events.
+	watched int
 	// sights are the addresses of running domains, by UUID.
 	sights map[string]sight
 	// images are the verified images by key.
 	images map[string]image.Cached
+	// silent is until when Place does without the host, since it did not answer,
+	// and silence what that was.
+	silent  time.Time
+	silence error
 	// survey is for Place. reserved are UIDs of instances that it sent here, with
 	// the time until which they count; refused is until when it sends none, since
 	// one found no room.
 	survey   survey
 	reserved map[string]time.Time
 	refused  time.Time
+	// shared says that another host has the same folder as its pool.
+	shared bool
 }
 
 func newHost(name string, conf Host) *host {
-	h := &host{name: name, conf: conf, reserved: map[string]time.Time{}, uploading: make(chan struct{}, 1)}
+	h := &host{name: name, conf: conf, reserved: map[string]time.Time{}, owners: map[string]ownership{}, uploading: make(chan struct{}, 1)}
 	h.reset()
 	return h
 }

@@ -273,7 +273,11 @@ func (p *Provider) ListByTag(ctx context.Context, installation string) ([]provid
 			})
 			if rows[i].Err != nil {
 				rows[i].Instances = nil
+				return
 			}
+			h.mu.Lock()
+			h.silent = time.Time{} // it answers
+			h.mu.Unlock()
 		})
 	}
 	wg.Wait()
@@ -285,6 +289,8 @@ type seen struct {
 	virt.DomainState
 	mark domain.Mark
 	torn error
+	// copied says that the mark is another domain's, whose clone this is.
+	copied bool
 }
 
 // abreast is how many calls of one scan run at once.
@@ -297,15 +303,26 @@ func (p *Provider) scan(ctx context.Context, c virt.Conn, h *host, installation 
 	if err != nil {
 		return nil, err
 	}
+	list, err := p.among(ctx, c, h, installation, all, false)
+	return slices.DeleteFunc(list, func(s seen) bool {
+		return s.torn == nil && (s.copied || s.mark.Owner.Installation != installation)
+	}), err
+}
+
+// among returns of all the host's domains those that carry a mark, whoever
+// made it, and those with a name of the installation's whose mark cannot be
+// read. Marks are read anew where they may have changed, with again all of
+// them.
+func (p *Provider) among(ctx context.Context, c virt.Conn, h *host, installation string, all []virt.DomainState, again bool) ([]seen, error) {
 	h.prune(all)
 	found := make([]*seen, len(all))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(abreast)
 	for i, d := range all {
 		m, known := h.marked(d.Domain.UUID)
-		if known && (m == nil || m.Stage == domain.Made) {
-			if m != nil && m.Owner.Installation == installation {
-				found[i] = &seen{DomainState: d, mark: *m}
+		if known && !again && (m == nil || m.Stage == domain.Made) {
+			if m != nil {
+				found[i] = &seen{DomainState: d, mark: *m, copied: isCopy(d.Domain, *m)}
 			}
 			continue
 		}
@@ -313,14 +330,13 @@ func (p *Provider) scan(ctx context.Context, c virt.Conn, h *host, installation 
 			m, err := p.read(ctx, c, h, d.Domain)
 			ours := domain.Ours(d.Domain.Name, installation)
 			switch {
-			case err == nil && isCopy(d.Domain, m):
-				p.log.Warn("kvm: a copy of a machine is left alone: it carries the mark of another domain", "provider", p.name, "host", h.name, "domain", short(d.Domain.Name))
-				h.note(d.Domain.UUID, nil)
 			case err == nil:
-				h.note(d.Domain.UUID, &m)
-				if m.Owner.Installation == installation {
-					found[i] = &seen{DomainState: d, mark: m}
+				copied := isCopy(d.Domain, m)
+				if copied && !known {
+					p.log.Warn("kvm: a copy of a machine is left alone: it carries the mark of another domain", "provider", p.name, "host", h.name, "domain", short(d.Domain.Name))
 				}
+				h.note(d.Domain.UUID, &m)
+				found[i] = &seen{DomainState: d, mark: m, copied: copied}
 			case isTorn(err):
 				if ours {
 					found[i] = &seen{DomainState: d, torn: err}
@@ -353,6 +369,8 @@ func (p *Provider) scan(ctx context.Context, c virt.Conn, h *host, installation 
 const (
 	rereads   = 4
 	rereadAge = time.Minute
+	// rereadRarely is the age on a host that tells of what happens there.
+	rereadRarely = 10 * time.Minute
 )
 
 func (p *Provider) describe(ctx context.Context, c virt.Conn, h *host, list []seen) ([]provider.Instance, error) {
@@ -405,6 +423,11 @@ func (h *host) prune(all []virt.DomainState) {
 			delete(h.sights, uuid)
 		}
 	}
+	for uuid := range h.owners {
+		if !there[uuid] {
+			delete(h.owners, uuid)
+		}
+	}
 }
 
 func (h *host) marked(uuid string) (*domain.Mark, bool) {
@@ -418,4 +441,7 @@ func (h *host) note(uuid string, m *domain.Mark) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.marks[uuid] = m
+	if m != nil && uuid == domain.UUIDOf(m.Owner) {
+		h.owners[uuid] = ownership{m.Owner, h.owners[uuid].quiet}
+	}
 }

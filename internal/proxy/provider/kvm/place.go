@@ -21,6 +21,11 @@ const (
 	// surveyAge is how long a survey of a host serves Place: a thousand
 	// Proxies that are made at once cost a call a host every few seconds.
 	surveyAge = 5 * time.Second
+	// surveyLimit is how long Place waits for a host that nobody wished for,
+	// and silentFor how long it does without one that did not answer: where
+	// others can take the machine, a mute host must not hold it up.
+	surveyLimit = 3 * time.Second
+	silentFor   = 30 * time.Second
 	// lowSpace is the free space of a pool below which nothing new is made
 	// there, in bytes; Check warns then.
 	lowSpace = 1 << 30
@@ -86,7 +91,7 @@ func (p *Provider) Place(ctx context.Context, spec provider.Spec) (string, error
 	var wg sync.WaitGroup
 	for i, h := range hosts {
 		wg.Go(func() {
-			s, err := p.surveyed(ctx, h, spec.Owner.Installation)
+			s, err := p.surveyed(ctx, h, spec.Owner.Installation, spec.Host != "")
 			found[i] = candidate{h: h, s: s, order: order(spec.Owner.UID, h.name), err: err}
 		})
 	}
@@ -202,13 +207,22 @@ func (h *host) refuse(now time.Time) {
 }
 
 // surveyed counts the host's instances and its space, or takes the last
-// count.
-func (p *Provider) surveyed(ctx context.Context, h *host, installation string) (survey, error) {
+// count. For a host that was not wished for it waits a short time only, and not
+// at all when the host did not answer a moment ago.
+func (p *Provider) surveyed(ctx context.Context, h *host, installation string, wished bool) (survey, error) {
 	h.mu.Lock()
-	last := h.survey
+	last, silent, why := h.survey, h.silent, h.silence
 	h.mu.Unlock()
 	if last.installation == installation && p.now().Sub(last.at) < surveyAge && last.available >= lowSpace {
 		return last, nil
+	}
+	if !wished {
+		if p.now().Before(silent) {
+			return survey{}, why
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, surveyLimit)
+		defer cancel()
 	}
 	s := survey{at: p.now(), installation: installation}
 	err := p.on(ctx, h, func(ctx context.Context, c virt.Conn) error {
@@ -222,12 +236,15 @@ func (p *Provider) surveyed(ctx context.Context, h *host, installation string) (
 		s.uids = uidsOf(list)
 		return err
 	})
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if err != nil {
+		if fault.Of(err) == fault.Timeout {
+			h.silent, h.silence = p.now().Add(silentFor), err
+		}
 		return s, err
 	}
-	h.mu.Lock()
-	h.survey = s
-	h.mu.Unlock()
+	h.survey, h.silent, h.silence = s, time.Time{}, nil
 	return s, nil
 }
 

@@ -52,6 +52,7 @@ func TestRealConformance(t *testing.T) {
 		Remains: b.remains, Foreign: b.foreign,
 		Stop: b.stop, Vanish: b.vanish, Corrupt: b.corrupt, Impair: b.impair,
 		BreakHost: b.breakHost, MuteHost: b.muteHost, Fill: b.fill,
+		Litter: b.litter, Use: b.use,
 		UnknownIDs: []string{
 			"kvm://home/" + f.hosts[0].Name() + "/01234567-89ab-8def-8123-456789abcdef",
 			"kvm://home/" + f.hosts[2].Name() + "/11234567-89ab-8def-8123-456789abcdef",
@@ -156,6 +157,45 @@ func (b *realBackEnd) foreign(t providertest.T, host string, o provider.Owner) (
 			t.Errorf("the foreign disk is %q, %v", is, err)
 		}
 	}
+}
+
+// litter leaves an owner's disk without its domain.
+func (b *realBackEnd) litter(t providertest.T, host string, o provider.Owner) (provider.Leftover, func(providertest.T) bool) {
+	t.Helper()
+	name := domain.NamesOf(o).Overlay
+	b.virsh(t, host, "vol-create-as", "small", name, "1M", "--format", "qcow2")
+	there := func(t providertest.T) bool {
+		t.Helper()
+		return strings.Contains(b.virsh(t, host, "vol-list", "small"), " "+name+" ")
+	}
+	t.Cleanup(func() {
+		if there(t) {
+			b.virsh(t, host, "vol-delete", "--pool", "small", name)
+		}
+	})
+	return provider.Leftover{Host: host, ID: name}, there
+}
+
+// use defines a domain that the disk is called after.
+func (b *realBackEnd) use(t providertest.T, l provider.Leftover) func() {
+	t.Helper()
+	o := provider.Owner{Installation: installation, Namespace: "suite", Name: "user", UID: l.ID}
+	name := strings.TrimSuffix(l.ID, ".qcow2")
+	disk := filepath.Join("/var/lib/libvirt/small", l.ID)
+	text, err := domain.XML(domain.Shape{
+		Names: domain.Names{Domain: name, Overlay: l.ID, Seed: name + "-seed.iso"}, UUID: domain.UUIDOf(o), MAC: domain.MACOf(o),
+		Type: "qemu", Firmware: domain.BIOS, VCPUs: 1, MemoryBytes: 64 << 20, Bridge: "br0",
+		Mark:        domain.Mark{Owner: o, Created: time.Now(), Stage: domain.Made, Port: 3128},
+		OverlayPath: disk, SeedPath: disk,
+	})
+	if err == nil {
+		err = os.WriteFile(b.f.on(l.Host).Path("/run/user.xml"), []byte(text), 0o600)
+	}
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	b.virsh(t, l.Host, "define", "/run/user.xml")
+	return func() { b.virsh(t, l.Host, "undefine", name) }
 }
 
 func (b *realBackEnd) stop(t providertest.T, in provider.Instance) {

@@ -219,11 +219,11 @@ func patient(t testing.TB) context.Context {
 	return ctx
 }
 
-// clean asserts that nothing but image volumes is left on any host.
+// clean asserts that nothing but image volumes and claims is left on any host.
 func (f *fleet) clean(t testing.TB) {
 	t.Helper()
 	for _, h := range f.hosts {
-		if left := h.Leftovers(t, "fleetdesk-image-*"); len(left) > 0 {
+		if left := h.Leftovers(t, "fleetdesk-image-*", "fleetdesk-claim-*"); len(left) > 0 {
 			t.Errorf("left on %s: %q", h.Name(), left)
 		}
 		vols, err := h.Volumes(t.Context(), "default")

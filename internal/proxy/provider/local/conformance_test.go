@@ -2,7 +2,9 @@ package local_test
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -46,6 +48,8 @@ func TestConformance(t *testing.T) {
 		Corrupt:   b.corrupt,
 		BreakHost: b.breakHost,
 		Fill:      b.fill,
+		Litter:    b.litter,
+		Use:       b.use,
 		UnknownIDs: []string{
 			"local://home/never-made~" + local.TagOf(installation),
 			"local://home/never-made~0000000000000000",
@@ -55,6 +59,8 @@ func TestConformance(t *testing.T) {
 		Absent: map[string]string{
 			"P-CRE-14": "a process runs or does not; there is nothing between that starting would not mend",
 			"P-LST-5":  silent, "P-CHK-3": silent, "P-GEN-2": silent, "P-GEN-3": silent, "P-GEN-10": silent,
+			"P-CLM-6": silent, "P-CLN-8": silent,
+			"P-WAT-6": "the provider holds nothing that a Close would let go",
 		},
 	})
 }
@@ -206,6 +212,33 @@ func (b *backEnd) fill(t providertest.T) func() {
 			_ = os.Remove(b.dir(provider.Owner{Installation: "another", UID: fmt.Sprintf("filler-%d", n)}))
 		}
 	}
+}
+
+// litter leaves what an operator leaves that is killed between taking a folder's
+// name away and clearing it.
+func (b *backEnd) litter(t providertest.T, _ string, o provider.Owner) (provider.Leftover, func(providertest.T) bool) {
+	t.Helper()
+	id := ".gone~" + folder(o) + "~" + rand.Text()
+	path := filepath.Join(b.real, id)
+	if err := errors.Join(os.Mkdir(path, 0o700), os.WriteFile(filepath.Join(path, "log"), []byte("gone"), 0o600)); err != nil {
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(path) })
+	return provider.Leftover{Host: local.Host, ID: id, What: local.WhatFolder}, func(providertest.T) bool {
+		_, err := os.Lstat(path)
+		return err == nil
+	}
+}
+
+// use holds the lock that a Create or Delete holds while it is at work there.
+func (b *backEnd) use(t providertest.T, l provider.Leftover) func() {
+	t.Helper()
+	parts := strings.Split(l.ID, "~")
+	release, err := local.Acquire(contextOf(t), filepath.Join(b.real, ".ops", parts[1]+"~"+parts[2]))
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return release
 }
 
 // foreign has another installation's operator make an instance over the same

@@ -22,6 +22,9 @@
 //	lock          locked by the child for its whole life
 //	log           the child's output, at most about 256 KiB, emptied at start
 //
+// and beside them .ops with a lock file for each call that changes an instance,
+// .alloc, and .claims with a file for each operator that uses the directory.
+//
 // "Alive" means that somebody holds the lock, never that a pid exists: the
 // parent takes the lock before it starts the child and the child inherits the
 // open file, so there is no moment at which a living child does not hold it,

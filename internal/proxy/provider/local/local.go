@@ -41,14 +41,16 @@ type Options struct {
 
 // Names inside StateDir that are no instances.
 const (
+	// claimsDir is in claim.go.
 	opsDir       = ".ops"     // one lock file for each instance being worked on
 	allocLock    = ".alloc"   // held while an address is chosen and written
 	makingPrefix = ".making~" // a folder before it gets its name: .making~<name>~<run>
 	gonePrefix   = ".gone~"   // a folder after it lost its name
 )
 
-// Provider implements provider.Provider and provider.Checker. It keeps nothing
-// in memory; a goroutine for each child that it started waits to reap it.
+// Provider implements provider.Provider and all optional interfaces. It keeps
+// nothing in memory, so there is nothing to close; a goroutine for each child
+// that it started waits to reap it.
 type Provider struct {
 	name     string
 	stateDir string
@@ -61,6 +63,9 @@ type Provider struct {
 var (
 	_ provider.Provider = (*Provider)(nil)
 	_ provider.Checker  = (*Provider)(nil)
+	_ provider.Watcher  = (*Provider)(nil)
+	_ provider.Claimer  = (*Provider)(nil)
+	_ provider.Cleaner  = (*Provider)(nil)
 )
 
 // New returns the provider. Its errors name the option that is wrong (Invalid)
@@ -254,8 +259,10 @@ func (p *Provider) tryWrite() error {
 	if err != nil {
 		return fileFault("write", p.stateDir, err)
 	}
-	_, err = f.Write(make([]byte, 4096))
-	err = errors.Join(err, f.Close(), os.Remove(f.Name()))
+	// It loses its name first: an operator that dies here leaves no file.
+	err = os.Remove(f.Name())
+	_, werr := f.Write(make([]byte, 4096))
+	err = errors.Join(err, werr, f.Close())
 	if err != nil {
 		return fileFault("write", p.stateDir, err)
 	}

@@ -62,6 +62,26 @@ func acquire(ctx context.Context, path, what string) (release func(), err error)
 	tick := time.NewTicker(lockPoll)
 	defer tick.Stop()
 	for {
+		release, err := attempt(path)
+		if err != nil || release != nil {
+			return release, err
+		}
+		if time.Now().After(deadline) {
+			return nil, fault.Errorf(fault.Transient, "%s: another call has been working on it for %s", what, lockWait)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, waitEnded(ctx, what)
+		case <-tick.C:
+		}
+	}
+}
+
+// attempt takes the lock at path as acquire does, unless another holds it or
+// gives it back all the time: then release is nil.
+func attempt(path string) (release func(), err error) {
+	const lost = 3 // times that it was given back just now
+	for range lost {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			return nil, fileFault("open the lock", path, err)
@@ -77,18 +97,11 @@ func acquire(ctx context.Context, path, what string) (release func(), err error)
 		if err != nil {
 			return nil, fileFault("lock", path, err)
 		}
-		if got {
-			continue
-		}
-		if time.Now().After(deadline) {
-			return nil, fault.Errorf(fault.Transient, "%s: another call has been working on it for %s", what, lockWait)
-		}
-		select {
-		case <-ctx.Done():
-			return nil, waitEnded(ctx, what)
-		case <-tick.C:
+		if !got {
+			break
 		}
 	}
+	return nil, nil
 }
 
 func sameFile(f *os.File, path string) bool {

@@ -1,6 +1,7 @@
 package providertest
 
 import (
+	"slices"
 	"time"
 
 	"fleetdesk/internal/proxy/provider"
@@ -47,6 +48,17 @@ func ForFake(p *fake.Provider, hosts []string, limit time.Duration) Harness {
 		BreakHost: func(_ T, host string) func() { return p.Break(host, nil) },
 		MuteHost:  func(_ T, host string) func() { return p.Mute(host) },
 		Fill:      func(T) func() { return p.Fill() },
+		Litter: func(t T, host string, o provider.Owner) (provider.Leftover, func(T) bool) {
+			l := p.Litter(host, "disk", "disk-"+o.UID, o)
+			there := func(T) bool { return slices.Contains(p.Litters(), l) }
+			t.Cleanup(func() {
+				if there(t) {
+					p.Clear(l)
+				}
+			})
+			return l, there
+		},
+		Use: func(_ T, l provider.Leftover) func() { return p.Use(l.ID) },
 		UnknownIDs: []string{
 			"fake://" + hosts[0] + "/ffffffff",
 		},

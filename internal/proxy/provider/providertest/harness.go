@@ -1,6 +1,7 @@
 package providertest
 
 import (
+	"io"
 	"reflect"
 	"time"
 
@@ -26,7 +27,8 @@ type T interface {
 // declared in Absent; an undeclared one fails the suite.
 //
 // The back end may be shared: the suite makes owners of its own, removes what
-// it made, and asserts on nothing else.
+// it made, and asserts on nothing else. Of claims it leaves one on each host for
+// Installation and one for "another-" with Installation, as any operator does.
 type Harness struct {
 	// Provider is the one under test.
 	Provider provider.Provider
@@ -86,6 +88,15 @@ type Harness struct {
 	// Fill leaves no room for another instance on any host, until mend.
 	Fill func(t T) (mend func())
 
+	// Litter leaves a thing on the host that no instance uses and Leftovers shall
+	// show for the owner's installation: one that would belong to the owner's
+	// UID, for which nothing else was made, and that goes by naming the UID in
+	// keep. there looks at the back end itself. The harness removes it in the
+	// end (t.Cleanup) where it is still there.
+	Litter func(t T, host string, owner provider.Owner) (l provider.Leftover, there func(t T) bool)
+	// Use makes something use a thing of Litter, until mend.
+	Use func(t T, l provider.Leftover) (mend func())
+
 	// UnknownIDs are well-formed ids on configured hosts that name nothing.
 	UnknownIDs []string
 	// MalformedIDs are strings that are no ids of this provider.
@@ -117,16 +128,28 @@ func (h Harness) withDefaults() Harness {
 	return h
 }
 
-// offers reports whether the field of that name is filled in. "Checker" asks
-// the provider itself, "Secrets" whether specs have any.
+// offers reports whether the field of that name is filled in. The names of
+// optional interfaces ask the provider itself, "Secrets" whether specs have any.
 func (h Harness) offers(field string) bool {
 	switch field {
 	case "Checker":
-		_, ok := provider.As[provider.Checker](h.Provider)
-		return ok
+		return has[provider.Checker](h.Provider)
+	case "Watcher":
+		return has[provider.Watcher](h.Provider)
+	case "Claimer":
+		return has[provider.Claimer](h.Provider)
+	case "Cleaner":
+		return has[provider.Cleaner](h.Provider)
+	case "Closer":
+		return has[io.Closer](h.Provider)
 	case "Secrets":
 		s := h.Spec(provider.Owner{Installation: h.Installation, Namespace: "suite", Name: "any", UID: uuid()})
 		return len(s.UserData) >= minSecret || len(s.Credentials.Password) >= minSecret
 	}
 	return !reflect.ValueOf(h).FieldByName(field).IsZero()
+}
+
+func has[I any](p provider.Provider) bool {
+	_, ok := provider.As[I](p)
+	return ok
 }

@@ -24,6 +24,10 @@ type mutant struct {
 	remove func(ctx context.Context, r provider.Ref) (provider.State, error)
 	list   func(ctx context.Context, installation string) ([]provider.HostList, error)
 	check  func(ctx context.Context) ([]provider.HostHealth, error)
+	watch  func(ctx context.Context, installation string, changed func(provider.Change)) error
+	claim  func(ctx context.Context, c provider.Claim) ([]provider.HostClaims, error)
+	lying  func(ctx context.Context, installation string, keep []string) ([]provider.HostLeftovers, error)
+	clear  func(ctx context.Context, installation string, l provider.Leftover) error
 }
 
 func (m *mutant) Place(ctx context.Context, s provider.Spec) (string, error) { return m.place(ctx, s) }
@@ -45,6 +49,22 @@ func (m *mutant) ListByTag(ctx context.Context, i string) ([]provider.HostList, 
 }
 func (m *mutant) Check(ctx context.Context) ([]provider.HostHealth, error) { return m.check(ctx) }
 
+func (m *mutant) Watch(ctx context.Context, i string, changed func(provider.Change)) error {
+	return m.watch(ctx, i, changed)
+}
+
+func (m *mutant) Claim(ctx context.Context, c provider.Claim) ([]provider.HostClaims, error) {
+	return m.claim(ctx, c)
+}
+
+func (m *mutant) Leftovers(ctx context.Context, i string, keep []string) ([]provider.HostLeftovers, error) {
+	return m.lying(ctx, i, keep)
+}
+
+func (m *mutant) RemoveLeftover(ctx context.Context, i string, l provider.Leftover) error {
+	return m.clear(ctx, i, l)
+}
+
 const limit = 250 * time.Millisecond
 
 var hosts = []string{"h1", "h2"}
@@ -55,6 +75,7 @@ func fresh() (*mutant, providertest.Harness) {
 	m := &mutant{
 		Provider: p, place: p.Place, create: p.Create, get: p.Get,
 		remove: p.Delete, list: p.ListByTag, check: p.Check,
+		watch: p.Watch, claim: p.Claim, lying: p.Leftovers, clear: p.RemoveLeftover,
 	}
 	h := providertest.ForFake(p, hosts, limit)
 	h.Provider = m
@@ -83,7 +104,7 @@ type bent struct {
 
 func mutants() map[string]bent {
 	all := map[string]bent{}
-	for _, some := range []map[string]bent{breakCreate, breakLooks, breakRest} {
+	for _, some := range []map[string]bent{breakCreate, breakLooks, breakRest, breakWatch, breakClaims, breakLeftovers} {
 		maps.Copy(all, some)
 	}
 	return all

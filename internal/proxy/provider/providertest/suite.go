@@ -14,9 +14,9 @@ type Subtest struct {
 	Clauses []string
 	// Title says in a few words what must hold.
 	Title string
-	// Needs are the fields of Harness without which it cannot run; "Checker"
-	// stands for a provider that implements provider.Checker, "Secrets" for
-	// specs that have user-data or a password.
+	// Needs are the fields of Harness without which it cannot run; "Checker",
+	// "Watcher", "Claimer", "Cleaner" and "Closer" stand for a provider that has
+	// that interface, "Secrets" for specs that have user-data or a password.
 	Needs []string
 
 	run func(e env)
@@ -28,7 +28,7 @@ func (s Subtest) Name() string { return strings.Join(s.Clauses, " ") + " " + s.T
 // Subtests returns the whole suite in the order in which it runs.
 func Subtests() []Subtest {
 	return slices.Concat(placeTests(), createTests(), stepTests(), getTests(),
-		deleteTests(), listTests(), checkTests(), generalTests())
+		deleteTests(), listTests(), checkTests(), watchTests(), claimTests(), leftoverTests(), generalTests())
 }
 
 // Clauses returns the ids of all clauses that the suite proves, sorted.

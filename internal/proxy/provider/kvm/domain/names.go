@@ -21,6 +21,9 @@ const (
 	// The hash at the end of a name: so many letters that tell the installation,
 	// and then those that tell the UID too.
 	installationLetters, ownerLetters = 4, 12
+	tagLetters                        = installationLetters + ownerLetters
+	// What ends the names of the volumes.
+	overlayEnd, seedEnd = ".qcow2", "-seed.iso"
 	// macPrefix is the first byte of every MAC address: unicast, and locally
 	// administered in the way that IEEE 802c leaves to whoever runs the network.
 	macPrefix = 0x52
@@ -42,18 +45,58 @@ type Names struct {
 // host, and an object that was made again under its old name. The first letters
 // of the hash are the same for all of an installation ([Ours]).
 func NamesOf(o provider.Owner) Names {
-	hash := installationTag(o.Installation) + letters("names", o, ownerLetters)
+	hash := Tag(o.Installation, o.UID)
 	room := maxDomain - len(namePrefix) - len(hash) - 1
 	name := namePrefix + hash
 	if text := label(o.Namespace+"-"+o.Name, room); text != "" {
 		name = namePrefix + text + "-" + hash
 	}
-	return Names{Domain: name, Overlay: name + ".qcow2", Seed: name + "-seed.iso"}
+	return Names{Domain: name, Overlay: name + overlayEnd, Seed: name + seedEnd}
+}
+
+// Tag is the hash that ends an owner's names. It depends on installation and
+// UID alone: it is known of an owner of whom nothing else is.
+func Tag(installation, uid string) string {
+	return installationTag(installation) + letters("names", provider.Owner{Installation: installation, UID: uid}, ownerLetters)
+}
+
+// Part is what the name of a volume says that is one of [Names].
+type Part struct {
+	// Domain is the domain's name, Tag its owner's [Tag].
+	Domain, Tag string
+	// Seed says that it is the seed; else it is the overlay.
+	Seed bool
+}
+
+// PartOf reads a volume's name; ok is false for all that [NamesOf] does not
+// give in this installation.
+func PartOf(volume, installation string) (part Part, ok bool) {
+	name, seed := strings.CutSuffix(volume, seedEnd)
+	if !seed {
+		if name, ok = strings.CutSuffix(volume, overlayEnd); !ok {
+			return Part{}, false
+		}
+	}
+	if !Ours(name, installation) {
+		return Part{}, false
+	}
+	room := maxDomain - len(namePrefix) - tagLetters - 1
+	text, tag := name[len(namePrefix):len(name)-tagLetters], name[len(name)-tagLetters:]
+	if strings.Trim(tag, "abcdefghijklmnopqrstuvwxyz234567") != "" {
+		return Part{}, false
+	}
+	if text != "" {
+		if text, ok = strings.CutSuffix(text, "-"); !ok || text == "" || label(text, room) != text {
+			return Part{}, false
+		}
+	}
+	return Part{Domain: name, Tag: tag, Seed: seed}, true
 }
 
 // Ours reports whether a domain's name is one that [NamesOf] gives in this
 // installation. It tells whose a domain is whose metadata cannot be read: enough
-// to show it, and never enough to do anything to it.
+// to show it, and never enough to do anything to it, nor to a volume of that name
+// while there is a domain that may stand on it.
 func Ours(name, installation string) bool {
 	const hash = installationLetters + ownerLetters
 	if !strings.HasPrefix(name, namePrefix) || len(name) < len(namePrefix)+hash || len(name) > maxDomain {

@@ -119,6 +119,50 @@ func TestOurs(t *testing.T) {
 	}
 }
 
+// A volume's name tells whose part it is, and of nobody else's volume is it read.
+func TestPartsOfAnOwner(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		o := provider.Owner{
+			Installation: rapid.String().Draw(t, "installation"), UID: rapid.String().Draw(t, "uid"),
+			Namespace: rapid.StringMatching(`[a-z0-9-]{0,63}`).Draw(t, "namespace"), Name: rapid.StringMatching(`[a-z0-9.-]{0,253}`).Draw(t, "name"),
+		}
+		n := domain.NamesOf(o)
+		for name, want := range map[string]domain.Part{
+			n.Overlay: {Domain: n.Domain, Tag: domain.Tag(o.Installation, o.UID)},
+			n.Seed:    {Domain: n.Domain, Tag: domain.Tag(o.Installation, o.UID), Seed: true},
+		} {
+			if got, ok := domain.PartOf(name, o.Installation); !ok || got != want {
+				t.Errorf("PartOf(%q) = %+v, %t; want %+v", name, got, ok, want)
+			}
+		}
+	})
+	n := domain.NamesOf(owner)
+	for reason, name := range map[string]string{
+		"the domain's own name":      n.Domain,
+		"another ending":             n.Domain + ".raw",
+		"a copy of somebody":         n.Overlay + ".bak",
+		"a copy of somebody, before": "copy-" + n.Overlay,
+		"a copy with an ending":      n.Domain + "-copy.qcow2",
+		"a seed as a disk":           n.Domain + "-seed.qcow2",
+		"upper case":                 strings.ToUpper(n.Overlay),
+		"two dashes":                 strings.Replace(n.Overlay, "crawl-de", "crawl--de", 1),
+		"a dot":                      strings.Replace(n.Overlay, "crawl-de", "crawl.de", 1),
+		"a dash before":              strings.Replace(n.Overlay, "fd-crawl", "fd--crawl", 1),
+		"digits that base32 lacks":   strings.Replace(n.Overlay, n.Domain[len(n.Domain)-4:], "0189", 1),
+		"a path":                     "/srv/" + n.Overlay,
+		"nothing":                    "",
+		"the endings alone":          ".qcow2",
+		"the seed's ending alone":    "-seed.iso",
+	} {
+		if got, ok := domain.PartOf(name, owner.Installation); ok {
+			t.Errorf("%s: %q is %+v", reason, name, got)
+		}
+	}
+	if got, ok := domain.PartOf(n.Overlay, "other"); ok {
+		t.Errorf("%q is %+v of another installation", n.Overlay, got)
+	}
+}
+
 // harvester 9973, kubevirt 9993: MAC addresses that are doubled or change. Ours
 // comes from the UID, is locally administered, and stable.
 func TestMACComesFromTheUID(t *testing.T) {

@@ -16,26 +16,32 @@ import (
 //	fleetdesk-image-KEY-NONCE.FORMAT                 a volume with an image
 //	fleetdesk-image-KEY-NONCE.FORMAT.verified-SIZE   its marker
 //
-// KEY is 30 hex digits (10 of the installation, 20 of the source), NONCE 16,
-// FORMAT qcow2 or raw, and SIZE decimal bytes without leading zeros. What does
+// KEY is 40 hex digits (10 of the installation, 10 of the provider, 20 of the
+// source), NONCE 16, FORMAT qcow2 or raw, and SIZE decimal bytes without leading zeros. What does
 // not fit to the letter is not ours.
 const (
-	namePrefix   = "fleetdesk-image-"
-	markerInfix  = ".verified-"
-	installChars = 10
-	sourceChars  = 20
-	keyChars     = installChars + sourceChars
-	nonceChars   = 16
+	namePrefix    = "fleetdesk-image-"
+	markerInfix   = ".verified-"
+	installChars  = 10
+	providerChars = 10
+	sourceChars   = 20
+	keyChars      = installChars + providerChars + sourceChars
+	nonceChars    = 16
 )
 
 // Key is what all volumes of one source share that one provider of an
-// installation made: 30 hex digits, the same at each start. Another
+// installation made: 40 hex digits, the same at each start. Another
 // installation, provider, URL, digest or format is another key, so that nothing
 // is ever replaced in place, and two providers on one host do not take each
 // other's uploads for leftovers.
 func Key(installation, provider string, s Source) string {
-	return digits(installChars, installation) +
+	return maker(installation, provider) +
 		digits(sourceChars, installation, provider, s.URL, strings.ToLower(s.SHA256), string(s.Format.orDefault()))
+}
+
+// maker is what begins the keys of one provider of an installation.
+func maker(installation, provider string) string {
+	return digits(installChars, installation) + digits(providerChars, installation, provider)
 }
 
 // digits gives n hex digits. Each part is preceded by its length: no two lists of
@@ -83,10 +89,16 @@ type Name struct {
 	VirtualSize int64
 }
 
-// Of reports whether that installation made the volume, whatever its source
-// is: that is whose sweep may remove it.
+// Of reports whether that installation made the volume, whatever its provider
+// and source are.
 func (n Name) Of(installation string) bool {
 	return strings.HasPrefix(n.Key, digits(installChars, installation))
+}
+
+// By reports whether that provider of the installation made the volume,
+// whatever its source is: that is whose sweep may remove it.
+func (n Name) By(installation, provider string) bool {
+	return strings.HasPrefix(n.Key, maker(installation, provider))
 }
 
 // ParseName reads the name of a volume or marker; ok is false for all that is

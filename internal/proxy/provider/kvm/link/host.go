@@ -24,10 +24,12 @@ type host struct {
 
 	link       Link
 	generation uint64
-	dial       *dial
-	failed     *failure
-	probe      *probe
-	closed     bool
+	// news is closed with the next link.
+	news   chan struct{}
+	dial   *dial
+	failed *failure
+	probe  *probe
+	closed bool
 	// said is the text of the last dial failure that was logged.
 	said string
 }
@@ -50,7 +52,7 @@ type failure struct {
 }
 
 func newHost(name string, p *Pool) *host {
-	return &host{name: name, pool: p, slot: make(chan struct{}, 1)}
+	return &host{name: name, pool: p, slot: make(chan struct{}, 1), news: make(chan struct{})}
 }
 
 func stopped(host string) error {
@@ -204,6 +206,8 @@ func (h *host) dialled(d *dial, l Link, err error, stamp string) {
 	default:
 		h.link, h.failed, h.said = l, nil, ""
 		h.generation++
+		close(h.news)
+		h.news = make(chan struct{})
 	}
 	generation := h.generation
 	h.unlock()

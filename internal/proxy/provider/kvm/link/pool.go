@@ -135,6 +135,26 @@ func (p *Pool) Generation(host string) uint64 {
 	return h.generation
 }
 
+// Await waits until the host has had another link than that of a generation, or
+// ctx ends. It dials nothing: it is for who wants to go along when others do.
+func (p *Pool) Await(ctx context.Context, host string, generation uint64) {
+	h, ok := p.hosts[host]
+	if !ok {
+		<-ctx.Done()
+		return
+	}
+	h.lock()
+	now, news := h.generation, h.news
+	h.unlock()
+	if now != generation {
+		return
+	}
+	select {
+	case <-news:
+	case <-ctx.Done():
+	}
+}
+
 // Close ends all links, dials and probes, and waits for their goroutines. Later
 // calls are Unavailable. It may be called again, and never from within a fn of
 // [Pool.Probe]. It returns nil.

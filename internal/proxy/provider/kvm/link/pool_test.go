@@ -704,3 +704,35 @@ func TestDialErrorKeepsMessageAndCause(t *testing.T) {
 		}
 	}
 }
+
+// Await goes along with the next link that somebody dials, and dials none.
+func TestAwaitWaitsForTheNextLink(t *testing.T) {
+	inPool(t, func(t *testing.T, b *bench) {
+		b.Await(within(t, time.Hour), "box-1", 7) // another generation than that
+		woken := make(chan uint64)
+		go func() { b.Await(t.Context(), "box-1", 0); woken <- b.Generation("box-1") }()
+		begun := time.Now()
+		b.Await(within(t, time.Hour), "box-1", 0)
+		if took := time.Since(begun); took != time.Hour || b.dialer.count() != 0 {
+			t.Errorf("without a link: %v, %d dials", took, b.dialer.count())
+		}
+		if err := b.Call(t.Context(), "box-1", nothing); err != nil {
+			t.Fatal(err)
+		}
+		if g := <-woken; g != 1 {
+			t.Errorf("woken at generation %d", g)
+		}
+		// The end of a link is none of its business.
+		b.dialer.last().die(io.EOF)
+		begun = time.Now()
+		b.Await(within(t, time.Hour), "box-1", 1)
+		if took := time.Since(begun); took != time.Hour {
+			t.Errorf("after the link's end: %v", took)
+		}
+		begun = time.Now()
+		b.Await(within(t, time.Minute), "nowhere", 0)
+		if took := time.Since(begun); took != time.Minute {
+			t.Errorf("an unknown host: %v", took)
+		}
+	})
+}

@@ -35,6 +35,11 @@ const (
 	// (a second end of an upload that failed), a flood is another thing.
 	maxStray  = 1 << 20
 	maxStrays = 1000
+	// maxEvent is the most of an event's payload: a domain's name, which is the
+	// name of a file, and a few numbers. maxEvents is how many come in a second
+	// before that is a flood: a host has some thousands of domains.
+	maxEvent  = 1 << 10
+	maxEvents = 1 << 16
 )
 
 // The procedures that we call: REMOTE_PROC_* of libvirt's remote_protocol.x.
@@ -42,6 +47,9 @@ const (
 	procConnectOpen   = 1
 	procAuthList      = 66
 	procStorageUpload = 208
+	// What the daemon says by itself of a subscription's domains.
+	procEventRegister  = 316
+	procEventLifecycle = 318
 )
 
 type header struct {
@@ -84,6 +92,7 @@ var procedures = map[uint32]procedure{
 	7:                 ret[libvirt.ConnectGetCapabilitiesRet](documentSize),
 	342:               ret[libvirt.ConnectGetDomainCapabilitiesRet](documentSize),
 	344:               ret[libvirt.ConnectGetAllDomainStatsRet](documentSize),
+	procEventRegister: ret[libvirt.ConnectDomainEventCallbackRegisterAnyRet](smallPayload),
 	23:                ret[libvirt.DomainLookupByNameRet](smallPayload),
 	24:                ret[libvirt.DomainLookupByUUIDRet](smallPayload),
 	212:               ret[libvirt.DomainGetStateRet](smallPayload),

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fleetdesk/internal/core/fault"
+	"fleetdesk/internal/proxy/provider/kvm/virt"
 )
 
 // guard is the stream as the library sees it. What the library writes passes
@@ -43,6 +44,7 @@ type guard struct {
 	mu      sync.Mutex
 	pending map[int32]*pending
 	auth    []byte // the daemon's answer about authentication
+	events  events
 
 	once sync.Once
 	done chan struct{}
@@ -64,6 +66,7 @@ func newGuard(conn net.Conn, host string, p *pulse) *guard {
 		conn: conn, host: host, pulse: p,
 		opened:  make(chan struct{}),
 		pending: map[int32]*pending{},
+		events:  events{queues: map[*virt.Events]bool{}},
 		done:    make(chan struct{}),
 	}
 	g.in = bufio.NewReaderSize(reading{conn, p}, 32<<10)
@@ -90,6 +93,7 @@ func (g *guard) fail(err error) {
 		g.err = err
 		close(g.done)
 		_ = g.conn.Close()
+		g.endEvents()
 	})
 }
 
@@ -152,6 +156,9 @@ func (g *guard) next() error {
 	}
 	p, awaited := g.awaited(h)
 	if !awaited {
+		if g.subscribed(h) {
+			return g.event(h)
+		}
 		return g.stray(h)
 	}
 	g.strays = 0
@@ -265,6 +272,8 @@ func (g *guard) answered(h header, p pending, payload []byte) {
 		g.held = true
 	case p.procedure == procAuthList:
 		g.auth = payload
+	case p.procedure == procEventRegister:
+		g.events.on = true
 	}
 }
 

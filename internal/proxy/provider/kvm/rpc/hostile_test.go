@@ -406,7 +406,8 @@ func FuzzHostilePeer(f *testing.F) {
 var callOf = map[string]uint32{
 	"ConnectGetLibVersion": procLibVersion, "ConnectGetHostname": procHostname, "ConnectGetCapabilities": procCaps,
 	"ConnectGetDomainCapabilities": procDomainCaps, "ConnectGetAllDomainStats": procAllStats,
-	"DomainLookupByName": procByName, "DomainLookupByUUID": procByUUID, "DomainGetState": procGetState,
+	"ConnectDomainEventRegisterAny": procRegister,
+	"DomainLookupByName":            procByName, "DomainLookupByUUID": procByUUID, "DomainGetState": procGetState,
 	"DomainGetMetadata": procGetMetadata, "DomainSetMetadata": procSetMetadata, "DomainDefineXML": procDefine,
 	"DomainCreate": procCreate, "DomainDestroy": procDestroy, "DomainUndefineFlags": procUndefine,
 	"DomainInterfaceAddresses": procAddresses, "NetworkLookupByName": procNetByName,

@@ -28,6 +28,7 @@ const (
 	procListVolumes, procVolByName, procVolInfo = 282, 95, 378
 	procVolPath, procVolCreate, procVolDelete   = 100, 93, 94
 	procUpload                                  = 208
+	procRegister, procEvent                     = 316, 318
 
 	call, reply, message, stream = 0, 1, 2, 3
 	ok, failed, more             = 0, 1, 2
@@ -184,7 +185,7 @@ var (
 		procListVolumes: xdr(2, "default", "a", "/p/a", "default", "b", "/p/b", 2),
 		procVolByName:   xdr("default", "a", "/p/a"), procVolInfo: xdr(0, uint64(1000), uint64(200)),
 		procVolPath: xdr("/p/a"), procVolCreate: xdr("default", "a", "/p/a"), procVolDelete: nil,
-		procUpload: nil,
+		procUpload: nil, procRegister: xdr(3),
 	}
 	someDomain = virt.Domain{Name: "one", UUID: uuidText, ID: 7}
 	somePool   = virt.Pool{Name: "default", UUID: uuidText}
@@ -236,8 +237,12 @@ var everyCall = map[string]func(ctx context.Context, c virt.Conn) (any, error){
 		return c.ConnectGetDomainCapabilities(ctx, "kvm")
 	},
 	"ConnectGetAllDomainStats": func(ctx context.Context, c virt.Conn) (any, error) { return c.ConnectGetAllDomainStats(ctx) },
-	"DomainLookupByName":       func(ctx context.Context, c virt.Conn) (any, error) { return c.DomainLookupByName(ctx, "one") },
-	"DomainLookupByUUID":       func(ctx context.Context, c virt.Conn) (any, error) { return c.DomainLookupByUUID(ctx, uuidText) },
+	"ConnectDomainEventRegisterAny": func(ctx context.Context, c virt.Conn) (any, error) {
+		events, err := c.ConnectDomainEventRegisterAny(ctx)
+		return events != nil, err
+	},
+	"DomainLookupByName": func(ctx context.Context, c virt.Conn) (any, error) { return c.DomainLookupByName(ctx, "one") },
+	"DomainLookupByUUID": func(ctx context.Context, c virt.Conn) (any, error) { return c.DomainLookupByUUID(ctx, uuidText) },
 	"DomainGetState": func(ctx context.Context, c virt.Conn) (any, error) {
 		s, r, err := c.DomainGetState(ctx, someDomain)
 		return []int32{int32(s), int32(r)}, err

@@ -66,6 +66,7 @@ type Conn struct {
 	// mu orders spawn before Close's wait.
 	mu     sync.Mutex
 	closed bool
+	events *subscription // nil while the daemon was not asked for any
 	group  sync.WaitGroup
 }
 

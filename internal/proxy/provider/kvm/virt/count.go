@@ -51,6 +51,13 @@ func (n *counted) ConnectGetAllDomainStats(ctx context.Context) (r0 []DomainStat
 	return n.c.ConnectGetAllDomainStats(ctx)
 }
 
+func (n *counted) ConnectDomainEventRegisterAny(ctx context.Context) (r0 <-chan DomainEvent, err error) {
+	if err := n.note("virConnectDomainEventRegisterAny"); err != nil {
+		return r0, err
+	}
+	return n.c.ConnectDomainEventRegisterAny(ctx)
+}
+
 func (n *counted) DomainLookupByName(ctx context.Context, name string) (r0 Domain, err error) {
 	if err := n.note("virDomainLookupByName"); err != nil {
 		return r0, err

@@ -43,6 +43,13 @@ func (s *stub) ConnectGetAllDomainStats(_ context.Context) ([]virt.DomainState, 
 	return []virt.DomainState{{}, {}}, s.err
 }
 
+var sampleEvents <-chan virt.DomainEvent = make(chan virt.DomainEvent)
+
+func (s *stub) ConnectDomainEventRegisterAny(_ context.Context) (<-chan virt.DomainEvent, error) {
+	s.calls = append(s.calls, "ConnectDomainEventRegisterAny")
+	return sampleEvents, s.err
+}
+
 func (s *stub) DomainLookupByName(_ context.Context, _ string) (virt.Domain, error) {
 	s.calls = append(s.calls, "DomainLookupByName")
 	return virt.Domain{Name: "one", UUID: sampleUUID, ID: 7}, s.err

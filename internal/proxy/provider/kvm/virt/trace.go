@@ -144,6 +144,13 @@ func (t *traced) ConnectGetAllDomainStats(ctx context.Context) ([]DomainState, e
 	return s, err
 }
 
+func (t *traced) ConnectDomainEventRegisterAny(ctx context.Context) (<-chan DomainEvent, error) {
+	k := t.begin("virConnectDomainEventRegisterAny")
+	c, err := t.c.ConnectDomainEventRegisterAny(ctx)
+	k.end(ctx, err)
+	return c, err
+}
+
 func (t *traced) DomainLookupByName(ctx context.Context, name string) (Domain, error) {
 	k := t.begin("virDomainLookupByName", slog.String("name", name))
 	d, err := t.c.DomainLookupByName(ctx, name)

@@ -38,6 +38,12 @@ type Conn interface {
 	// ConnectGetAllDomainStats returns the state of every domain of the host,
 	// active or not, in one call.
 	ConnectGetAllDomainStats(ctx context.Context) ([]DomainState, error)
+	// ConnectDomainEventRegisterAny subscribes to what happens in the lives of
+	// all domains, from when it returns until ctx ends or the connection does;
+	// then the channel is closed. At most [EventBuffer] events wait in it: one
+	// that is not emptied in time has [EventsMissed] as its last. A subscription
+	// is no call that waits, and nothing of it blocks the connection.
+	ConnectDomainEventRegisterAny(ctx context.Context) (<-chan DomainEvent, error)
 
 	// DomainLookupByName and DomainLookupByUUID find one domain.
 	DomainLookupByName(ctx context.Context, name string) (Domain, error)

@@ -233,7 +233,12 @@ func (h *Host) define(doc string) (*dom, error) {
 			conf.nics[i].mac = fmt.Sprintf("52:54:00:%02x:%02x:%02x", byte(h.made>>16), byte(h.made>>8), byte(h.made))
 		}
 	}
+	detail := virt.DefinedUpdated
+	if d.conf == nil {
+		detail = virt.DefinedAdded
+	}
 	d.conf = conf
+	h.happened(d, virt.EventDefined, detail)
 	return d, nil
 }
 
@@ -255,6 +260,7 @@ func (c *conn) DomainDestroy(ctx context.Context, ref virt.Domain) error {
 // stop ends a domain; a transient one is gone then.
 func (h *Host) stop(d *dom, s virt.State, r virt.Reason) {
 	d.live, d.state, d.reason, d.agent = nil, s, r, false
+	h.left(d)
 	if d.conf == nil {
 		delete(h.domains, d.uuid)
 	}
@@ -293,6 +299,7 @@ func (c *conn) DomainUndefineFlags(ctx context.Context, ref virt.Domain, flags v
 			delete(h.nvram, d.name)
 		}
 		d.conf, d.saved = nil, false
+		h.happened(d, virt.EventUndefined, undefinedRemoved)
 		if !d.active() {
 			delete(h.domains, d.uuid)
 		}

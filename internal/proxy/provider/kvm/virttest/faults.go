@@ -74,6 +74,7 @@ func (h *Host) Mend() {
 			delete(m, k)
 		}
 	}
+	h.speak()
 	if h.faults.stall != nil {
 		close(h.faults.stall.over)
 		h.faults.stall = nil
@@ -87,6 +88,7 @@ func (h *Host) DropLinks() {
 	defer h.mu.Unlock()
 	for c := range h.links {
 		c.end(errGone(h.name))
+		h.hush(c)
 	}
 	clear(h.links)
 }

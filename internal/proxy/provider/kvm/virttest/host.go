@@ -44,6 +44,8 @@ type Host struct {
 	made     int
 	links    map[*conn]bool
 	planted  map[string]string
+	queues   map[*virt.Events]*conn
+	unsaid   []virt.DomainEvent
 	faults   faults
 }
 
@@ -63,6 +65,7 @@ func NewHost(name string) *Host {
 		leases:   map[string]netip.Addr{},
 		links:    map[*conn]bool{},
 		planted:  map[string]string{},
+		queues:   map[*virt.Events]*conn{},
 		faults:   newFaults(),
 	}
 	h.uuid = h.newUUID()

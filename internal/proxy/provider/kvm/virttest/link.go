@@ -37,6 +37,7 @@ func (c *conn) Err() error {
 func (c *conn) Close() error {
 	c.host.mu.Lock()
 	delete(c.host.links, c)
+	c.host.hush(c)
 	c.host.mu.Unlock()
 	c.end(fault.Errorf(fault.Unavailable, "host %s: the connection to libvirt was closed", c.host.name))
 	return nil

@@ -134,7 +134,9 @@ func (h *Host) SetState(name string, s virt.State, r virt.Reason) {
 			h.stop(d, s, r)
 			return
 		}
+		was := d.state
 		d.state, d.reason = s, r
+		h.entered(d, was)
 	})
 }
 
@@ -179,6 +181,12 @@ func (h *Host) RemoveDomain(name string) {
 			}
 		}
 		delete(h.nvram, name)
+		if d.active() {
+			h.stop(d, virt.StateShutoff, virt.ShutoffDestroyed)
+		}
+		if d.conf != nil {
+			h.happened(d, virt.EventUndefined, undefinedRemoved)
+		}
 		delete(h.domains, d.uuid)
 	})
 }

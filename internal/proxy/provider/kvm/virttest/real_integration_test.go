@@ -52,6 +52,13 @@ func TestRealLibvirtPassesTheSuite(t *testing.T) {
 		DomainType: "qemu",
 		UEFI:       true,
 		SmallPool:  "small",
+		Pause: func(t *testing.T, domain string, on bool) {
+			t.Helper()
+			verb := map[bool]string{true: "suspend", false: "resume"}[on]
+			if _, err := h.Virsh(t.Context(), verb, domain); err != nil {
+				t.Fatal(err)
+			}
+		},
 		Content: func(t *testing.T, pool, volume string) []byte {
 			t.Helper()
 			b, err := os.ReadFile(h.Path(filepath.Join(dirs[pool], volume)))

@@ -56,6 +56,12 @@ func (h *Host) start(d *dom) error {
 	if d.saved {
 		d.saved, d.reason = false, virt.RunningRestored
 	}
+	h.happened(d, virt.EventResumed, resumedUnpaused)
+	detail := startedBooted
+	if d.reason == virt.RunningRestored {
+		detail = startedRestored
+	}
+	h.happened(d, virt.EventStarted, detail)
 	return nil
 }
 

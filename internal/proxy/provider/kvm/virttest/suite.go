@@ -38,6 +38,9 @@ type Subject struct {
 	// Content reads a volume's bytes behind libvirt's back; nil skips the
 	// comparison of what was uploaded with what is there.
 	Content func(t *testing.T, pool, volume string) []byte
+	// Pause pauses a running domain behind the connection's back, or resumes it;
+	// nil skips the events of that.
+	Pause func(t *testing.T, domain string, on bool)
 	// Note gets what the host answered where the suite looks at no more than its
 	// code: the part and what was asked, and a text with the suite's own names in
 	// it. Nil drops it.
@@ -62,6 +65,9 @@ func Run(t *testing.T, s Subject) {
 		{"DomainMetadata", testMetadata},
 		{"DomainMetadata while it runs", testLiveMetadata},
 		{"DomainInterfaceAddresses", testAddresses},
+		{"ConnectDomainEventRegisterAny", testEvents},
+		{"ConnectDomainEventRegisterAny unread", testEventsUnread},
+		{"ConnectDomainEventRegisterAny ends with its connection", testEventsClosed},
 		{"NetworkLookupByName", testNetwork},
 		{"StoragePool", testPool},
 		{"StorageVol", testVolumes},

@@ -21,16 +21,17 @@ func (b *bench) every(c virt.Conn) map[string]func(ctx context.Context) error {
 	name, vname := b.name("new"), b.name("newvol")
 	one := func(_ any, err error) error { return err }
 	return map[string]func(ctx context.Context) error{
-		"ConnectGetLibVersion":         func(ctx context.Context) error { return one(c.ConnectGetLibVersion(ctx)) },
-		"ConnectGetHostname":           func(ctx context.Context) error { return one(c.ConnectGetHostname(ctx)) },
-		"ConnectGetCapabilities":       func(ctx context.Context) error { return one(c.ConnectGetCapabilities(ctx)) },
-		"ConnectGetDomainCapabilities": func(ctx context.Context) error { return one(c.ConnectGetDomainCapabilities(ctx, b.s.DomainType)) },
-		"ConnectGetAllDomainStats":     func(ctx context.Context) error { return one(c.ConnectGetAllDomainStats(ctx)) },
-		"DomainLookupByName":           func(ctx context.Context) error { return one(c.DomainLookupByName(ctx, d.Name)) },
-		"DomainLookupByUUID":           func(ctx context.Context) error { return one(c.DomainLookupByUUID(ctx, d.UUID)) },
-		"DomainGetState":               func(ctx context.Context) error { _, _, err := c.DomainGetState(ctx, d); return err },
-		"DomainGetMetadata":            func(ctx context.Context) error { return one(c.DomainGetMetadata(ctx, d)) },
-		"DomainSetMetadata":            func(ctx context.Context) error { return c.DomainSetMetadata(ctx, d, `<instance n="2"/>`) },
+		"ConnectGetLibVersion":          func(ctx context.Context) error { return one(c.ConnectGetLibVersion(ctx)) },
+		"ConnectGetHostname":            func(ctx context.Context) error { return one(c.ConnectGetHostname(ctx)) },
+		"ConnectGetCapabilities":        func(ctx context.Context) error { return one(c.ConnectGetCapabilities(ctx)) },
+		"ConnectGetDomainCapabilities":  func(ctx context.Context) error { return one(c.ConnectGetDomainCapabilities(ctx, b.s.DomainType)) },
+		"ConnectGetAllDomainStats":      func(ctx context.Context) error { return one(c.ConnectGetAllDomainStats(ctx)) },
+		"ConnectDomainEventRegisterAny": func(ctx context.Context) error { return one(c.ConnectDomainEventRegisterAny(ctx)) },
+		"DomainLookupByName":            func(ctx context.Context) error { return one(c.DomainLookupByName(ctx, d.Name)) },
+		"DomainLookupByUUID":            func(ctx context.Context) error { return one(c.DomainLookupByUUID(ctx, d.UUID)) },
+		"DomainGetState":                func(ctx context.Context) error { _, _, err := c.DomainGetState(ctx, d); return err },
+		"DomainGetMetadata":             func(ctx context.Context) error { return one(c.DomainGetMetadata(ctx, d)) },
+		"DomainSetMetadata":             func(ctx context.Context) error { return c.DomainSetMetadata(ctx, d, `<instance n="2"/>`) },
 		"DomainDefineXML": func(ctx context.Context) error {
 			made, err := c.DomainDefineXML(ctx, b.doc(shape{name: name}))
 			if err == nil {

@@ -21,6 +21,13 @@ func subject(h *virttest.Host) virttest.Subject {
 		DomainType: "qemu",
 		UEFI:       true,
 		SmallPool:  "small",
+		Pause: func(_ *testing.T, domain string, on bool) {
+			if on {
+				h.PauseDomain(domain, virt.PausedUser)
+			} else {
+				h.ResumeDomain(domain)
+			}
+		},
 		Content: func(_ *testing.T, pool, volume string) []byte {
 			for _, v := range h.Volumes(pool) {
 				if v.Name == volume {
