@@ -127,8 +127,8 @@ func (p *Provider) Litter(name, what, id string, o provider.Owner) provider.Left
 	return l.Leftover
 }
 
-// Use makes something need the leftover of that id, until mend. On which host
-// it is is looked up; an id that is nowhere panics.
+// Use makes something need the leftover of that id, until mend. Its host is
+// looked up; an id that is nowhere panics.
 func (p *Provider) Use(id string) (mend func()) {
 	for _, name := range p.b.order {
 		h := p.b.hosts[name]

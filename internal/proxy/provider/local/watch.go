@@ -107,7 +107,7 @@ func (w *watch) run(ctx context.Context) error {
 		n, err := w.events.Read(buf)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // its end is no error
 		case errors.Is(err, os.ErrDeadlineExceeded):
 		case err != nil:
 			return fault.Errorf(fault.Transient, "watch of %s: %w", w.p.stateDir, err)

@@ -155,6 +155,35 @@ func (l *listener) settled(from int) int {
 	}
 }
 
+// Another installation's instance that was there before is not heard.
+func TestWatchHearsNoOthers(t *testing.T) {
+	dir := t.TempDir()
+	p := reopen(t, dir)
+	mine, theirs := ownerOf("mine"), ownerOf("theirs")
+	theirs.Installation = "another"
+	for _, o := range []provider.Owner{mine, theirs} {
+		if err := os.Mkdir(dirOf(dir, o), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := listen(t, p, nil)
+	from := l.await(0, "")
+	write(t, dirOf(dir, theirs), "state.json", "{")
+	write(t, dirOf(dir, mine), "state.json", "{")
+	l.await(from, "mine")
+	// A second one is told after all that the first round had to tell.
+	from = l.mark()
+	write(t, dirOf(dir, mine), "state.json", "{}")
+	l.await(from, "mine")
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.told {
+		if c.UID == "theirs" {
+			t.Errorf("told %+v, which is another installation's", c)
+		}
+	}
+}
+
 // A thousand instances cost one goroutine and one descriptor, and each that
 // goes is told.
 func TestWatchOfAThousandInstances(t *testing.T) {

@@ -114,7 +114,7 @@ func (e env) oneRowEach(method string, got []string) {
 	}
 }
 
-// claims claims on every host, and ends the subtest unless that worked.
+// claims has the holder claim every host, and ends the subtest unless that worked.
 func (e env) claims(p provider.Provider, c provider.Claim) map[string]provider.HostClaims {
 	e.Helper()
 	rows, err := e.claim(p, c)

@@ -97,7 +97,7 @@ func (s *sentry) await(what string, from int, is func(provider.Change) bool) {
 			return true, nil
 		}
 		if s.over {
-			return true, fmt.Errorf("Watch returned %w", errOr(s.err))
+			return true, fmt.Errorf("it returned %w", errOr(s.err))
 		}
 		return false, fmt.Errorf("told so far: %+v", s.told[from:])
 	})
