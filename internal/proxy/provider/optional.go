@@ -119,7 +119,7 @@ type HostLeftovers struct {
 // Leftover is a thing that nothing uses.
 type Leftover struct {
 	Host string
-	// ID names it on its host, for ever: another thing never gets the same.
+	// ID names it on its host. Another thing should not get the same later.
 	ID string
 	// What it is, for people: "image", "disk", "seed".
 	What string

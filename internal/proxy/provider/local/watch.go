@@ -102,7 +102,7 @@ func (w *watch) run(ctx context.Context) error {
 			return fault.Errorf(fault.Transient, "watch of %s: %w", w.p.stateDir, err)
 		}
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // its end is no error
 		}
 		n, err := w.events.Read(buf)
 		switch {
