@@ -16,9 +16,8 @@ import (
 	"fleetdesk/internal/testkit/libvirthost"
 )
 
-func init() {
-	within = func(m tests) tests { return libvirthost.Around(m, libvirthost.Options{}) }
-}
+// within puts all tests where real libvirt hosts can live.
+func within(m tests) tests { return libvirthost.Around(m, libvirthost.Options{}) }
 
 // domains are ours on a host, with their states.
 func domains(t *testing.T, h *libvirthost.Host) map[string]string {

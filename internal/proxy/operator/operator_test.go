@@ -491,13 +491,19 @@ func TestBadSettingsAreRefusedBeforeAnythingRuns(t *testing.T) {
 			write(o, "postgres://user:hunter2@")
 			o.DatabaseURLFile, o.ProvidersConfig = o.ProvidersConfig, ""
 		}, fault.Invalid, "database URL"},
-		"short interval":   {"", func(o *operator.Options) { o.ListInterval = time.Millisecond }, fault.Invalid, "--list-interval"},
-		"no workers":       {"", func(o *operator.Options) { o.Workers = 0 }, fault.Invalid, "--workers"},
-		"token twice":      {"", func(o *operator.Options) { o.AdminTokenFile, o.AdminTokenSecret = "a", "b" }, fault.Invalid, "exclude each other"},
-		"state is a file":  {"", func(o *operator.Options) { write(o, ""); o.StateDir = o.ProvidersConfig }, fault.Permanent, "--state-dir"},
-		"origin anywhere":  {"a proxy would ask itself", func(o *operator.Options) { o.OriginBind = "0.0.0.0:0" }, fault.Invalid, "--origin-url"},
-		"health url":       {"", func(o *operator.Options) { o.HealthURL = "ftp://example.com" }, fault.Invalid, "--health-check-url"},
-		"origin url alone": {"", func(o *operator.Options) { o.OriginBind, o.OriginURL = "", "http://origin.example.com" }, fault.Invalid, "--origin-bind-address"},
+		"short interval":    {"", func(o *operator.Options) { o.ListInterval = time.Millisecond }, fault.Invalid, "--list-interval"},
+		"short checks":      {"", func(o *operator.Options) { o.CheckInterval = time.Millisecond }, fault.Invalid, "--provider-check-interval"},
+		"slow checks":       {"two checks of one host would run at once", func(o *operator.Options) { o.CheckInterval, o.CheckTimeout = 12*time.Second, 13*time.Second }, fault.Invalid, "--provider-check-timeout=13s"},
+		"checks in no time": {"", func(o *operator.Options) { o.CheckTimeout = -time.Second }, fault.Invalid, "--provider-check-timeout"},
+		"short sweeps":      {"", func(o *operator.Options) { o.SweepInterval = time.Millisecond }, fault.Invalid, "--gc-interval"},
+		"rare sweeps":       {"a claim would be believed for days", func(o *operator.Options) { o.SweepInterval = 2 * time.Hour }, fault.Invalid, "--gc-interval"},
+		"no grace":          {"what is being made would go", func(o *operator.Options) { o.SweepGrace = 0 }, fault.Invalid, "--gc-grace"},
+		"no workers":        {"", func(o *operator.Options) { o.Workers = 0 }, fault.Invalid, "--workers"},
+		"token twice":       {"", func(o *operator.Options) { o.AdminTokenFile, o.AdminTokenSecret = "a", "b" }, fault.Invalid, "exclude each other"},
+		"state is a file":   {"", func(o *operator.Options) { write(o, ""); o.StateDir = o.ProvidersConfig }, fault.Permanent, "--state-dir"},
+		"origin anywhere":   {"a proxy would ask itself", func(o *operator.Options) { o.OriginBind = "0.0.0.0:0" }, fault.Invalid, "--origin-url"},
+		"health url":        {"", func(o *operator.Options) { o.HealthURL = "ftp://example.com" }, fault.Invalid, "--health-check-url"},
+		"origin url alone":  {"", func(o *operator.Options) { o.OriginBind, o.OriginURL = "", "http://origin.example.com" }, fault.Invalid, "--origin-bind-address"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := options(t, tc.change)

@@ -219,3 +219,9 @@ func TestAnOrphanIsRemoved(t *testing.T) {
 		t.Errorf("the role lacks a right:\n%s", op.logs)
 	}
 }
+
+// The default of the one flag follows the other.
+func TestAShortCheckIntervalAloneStarts(t *testing.T) {
+	op := start(t, cluster.Config(t), options(t, func(o *operator.Options) { o.CheckInterval = 12 * time.Second }))
+	op.stop()
+}

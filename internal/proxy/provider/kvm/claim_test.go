@@ -20,7 +20,7 @@ func claimOf(holder string, beat uint64, dead ...string) provider.Claim {
 	return provider.Claim{Installation: tag, Holder: holder, Beat: beat, Period: 3 * time.Minute, Dead: dead}
 }
 
-// claims claims on all hosts, and fails unless that works everywhere.
+// claims makes a claim on all hosts, and fails unless that works everywhere.
 func claims(t *testing.T, p provider.Claimer, c provider.Claim) []provider.HostClaims {
 	t.Helper()
 	rows, err := p.Claim(t.Context(), c)

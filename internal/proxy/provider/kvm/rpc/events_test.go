@@ -248,7 +248,7 @@ func TestAFloodOfEventsEndsTheConnection(t *testing.T) {
 		if !strings.Contains(c.Err().Error(), "events in a second") {
 			t.Error(c.Err())
 		}
-		for range events { //nolint:revive // to its end
+		for range events { // to its end
 		}
 	})
 }
