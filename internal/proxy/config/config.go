@@ -30,6 +30,9 @@ type File struct {
 	Name string
 	// Providers are in the file's order, with unique names.
 	Providers []Entry
+
+	// listed tells that the file has a list of providers, if an empty one.
+	listed bool
 }
 
 // Entry is one provider of the file.
@@ -78,6 +81,7 @@ func Parse(name string, data []byte) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
+	out.listed = list != nil
 	lines := map[string]int{}
 	for _, item := range list {
 		e, err := entry(name, item)
@@ -115,6 +119,7 @@ func document(name string, tree *ast.File) (*ast.MappingNode, error) {
 	return m, nil
 }
 
+// providerList is nil when the file has no list, and else is not.
 func providerList(name string, root *ast.MappingNode) ([]ast.Node, error) {
 	var list []ast.Node
 	seen := false
@@ -129,7 +134,7 @@ func providerList(name string, root *ast.MappingNode) ([]ast.Node, error) {
 		seen = true
 		switch v := kv.Value.(type) {
 		case *ast.SequenceNode:
-			list = v.Values
+			list = append([]ast.Node{}, v.Values...)
 		case *ast.NullNode:
 		default:
 			return nil, fault.Errorf(fault.Invalid, "%s:%d: \"providers\" must be a list, got %s", name, line(kv.Value), v.Type())

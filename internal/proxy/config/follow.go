@@ -45,8 +45,9 @@ type FollowOptions struct {
 // links of a mounted ConfigMap, or on a network mount. What it sees counts when
 // two looks in a row saw the same: an editor empties a file before it writes.
 //
-// A file that is gone, unreadable, not YAML or empty keeps the last one in
-// force: nothing but a readable file takes a provider away.
+// A file that is gone, unreadable, not YAML or without a list of providers keeps
+// the last one in force: nothing but a readable list takes a provider away, and
+// all of them only one that is empty in so many words ("providers: []").
 func Follow(ctx context.Context, o FollowOptions) error {
 	return follow(ctx, o, Read)
 }
@@ -141,7 +142,13 @@ func (f *follower) read(l look) (*File, error) {
 		// be in it did not get there.
 		return nil, fault.Errorf(fault.Invalid, "%s is empty: write it again; to have no provider, write \"providers: []\"", f.o.Path)
 	}
-	return Parse(f.o.Path, l.data)
+	file, err := Parse(f.o.Path, l.data)
+	if err == nil && !file.listed {
+		// So does whoever writes the file in pieces, or comments the last entry
+		// out: that no provider is wanted is worth a word of its own.
+		return nil, fault.Errorf(fault.Invalid, "%s has no list of providers, so it is probably half written: write it again; to have no provider, write \"providers: []\"", f.o.Path)
+	}
+	return file, err
 }
 
 func (f *follower) mute() {

@@ -25,6 +25,8 @@ const (
 	three = "providers:\n- {name: a, kind: local}\n- {name: b, kind: local}\n- {name: c, kind: local}\n"
 )
 
+const halfWritten = `providers.yaml has no list of providers, so it is probably half written: write it again; to have no provider, write "providers: []"`
+
 // desk is a folder with a providers file that is followed. Time is the bubble's;
 // the files are real.
 type desk struct {
@@ -173,6 +175,17 @@ func TestFollow(t *testing.T) {
 		"emptied": {"a full disk empties a file that is written in place; that takes no provider away", []step{
 			{write(""), []string{`providers.yaml is empty: write it again; to have no provider, write "providers: []"`}},
 			{write("providers: []\n"), []string{"", "fine"}},
+		}},
+		"half written": {"that no provider is wanted is said in so many words", []step{
+			{write("# providers of the fleet\n"), []string{halfWritten}},
+			{write("providers:\n"), nil},
+			{write("{}\n"), nil},
+			{write("---\n"), nil},
+			{write("providers: null\n"), nil},
+			{write("providers:\n# - {name: a, kind: local}\n"), nil},
+			{write(two), []string{"a b", "fine"}},
+			{write("providers: [] # none for now\n"), []string{""}},
+			{write("providers: ~\n"), []string{halfWritten}},
 		}},
 		"a folder": {"as when a volume is mounted in the file's place", []step{
 			{func(d *desk) { remove(d); must(d.t, os.Mkdir(d.path, 0o700)) }, []string{"providers.yaml is a folder: name the file in it (of a mounted ConfigMap, a key of its data)"}},

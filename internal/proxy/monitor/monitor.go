@@ -72,6 +72,10 @@ type ward struct {
 	report   Report
 	reported bool
 	rows     map[string]string // reason by host, of report
+	// troubles are what [Monitor.Trouble] says of the hosts in rows that are not
+	// well, or were well only once since; failed is that of all other hosts.
+	troubles map[string]string
+	failed   bool
 
 	busy   bool
 	kicked bool
@@ -126,7 +130,9 @@ func (m *Monitor) Report(name string) (Report, bool) {
 
 // Trouble returns the reason of that host's row while it is not OK, else "". Of
 // a host without a row, as of the empty one, it returns CheckFailed while the
-// provider as a whole cannot be asked.
+// provider as a whole cannot be asked. Both last until two checks in a row found
+// nothing: what comes and goes with each check is trouble all the time, and not
+// news for every Proxy there twice an interval.
 func (m *Monitor) Trouble(providerName, host string) (reason string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -137,14 +143,32 @@ func (m *Monitor) Trouble(providerName, host string) (reason string) {
 }
 
 func (w *ward) trouble(host string) string {
-	reason, known := w.rows[host]
-	switch {
-	case known && reason != provider.ReasonOK:
-		return reason
-	case !known && w.report.Err != nil:
+	if _, known := w.rows[host]; known {
+		return w.troubles[host]
+	}
+	if w.failed {
 		return v1alpha1.ReasonCheckFailed
 	}
 	return ""
+}
+
+// take makes r the ward's report.
+func (w *ward) take(r Report) {
+	was := *w
+	w.report, w.reported = r, true
+	w.failed = r.Err != nil || was.report.Err != nil
+	if r.Err != nil {
+		return // the rows are those of the check before
+	}
+	w.rows, w.troubles = make(map[string]string, len(r.Hosts)), map[string]string{}
+	for _, h := range r.Hosts {
+		w.rows[h.Host] = h.Reason
+		if h.Reason != provider.ReasonOK {
+			w.troubles[h.Host] = h.Reason
+		} else if before, had := was.rows[h.Host]; had && before != provider.ReasonOK {
+			w.troubles[h.Host] = was.troubles[h.Host]
+		}
+	}
 }
 
 // Kick asks for a check of that provider soon, ahead of its interval, and at
@@ -247,14 +271,9 @@ func (m *Monitor) check(ctx context.Context, name string, w *ward) {
 		m.mu.Unlock()
 		return
 	}
-	before := ward{report: w.report, rows: w.rows, reported: w.reported}
-	w.reported = true
-	w.report = next(before.report, rows, unsupported, err, ended)
-	w.rows = make(map[string]string, len(w.report.Hosts))
-	for _, h := range w.report.Hosts {
-		w.rows[h.Host] = h.Reason
-	}
-	after := ward{report: w.report, rows: w.rows}
+	before := *w
+	w.take(next(before.report, rows, unsupported, err, ended))
+	after := *w
 	if unsupported {
 		m.metrics.forget(name) // it may have been of another kind before
 	} else {

@@ -41,9 +41,14 @@ type fleet struct {
 	proxies      *proxyctl.Reconciler
 
 	mu sync.Mutex
-	// halters are the providers whose instances can be halted, by name.
-	halters map[string]halter
+	// halters are the providers whose instances can be halted, as each was ever
+	// written in the file: also of those that left it, were refused or changed
+	// since, processes may run on.
+	halters map[entry]halter
 }
+
+// entry is a provider by name and the hash of what is written of it.
+type entry struct{ name, hash string }
 
 // halter is a provider that can end what its instances run, and keep them.
 type halter interface {
@@ -60,11 +65,11 @@ func (f *fleet) halt(log *slog.Logger) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var errs []error
-	for name, h := range f.halters {
+	for e, h := range f.halters {
 		n, err := h.Halt(ctx, f.installation)
-		log.Info("local proxies were ended", "provider", name, "processes", n)
+		log.Info("local proxies were ended", "provider", e.name, "processes", n)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("ending the proxies of provider %s: %w", name, err))
+			errs = append(errs, fmt.Errorf("ending the proxies of provider %s: %w", e.name, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -77,14 +82,13 @@ func (f *fleet) build(e providers.Entry, o Options) (provider.Provider, error) {
 		return builtin.Build(e, builtin.Deps{StateDir: o.StateDir, LocalCommand: o.LocalCommand, Log: o.Log.With("provider", e.Name)})
 	}
 	p, err := o.Build(e, made)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.halters, e.Name)
 	if err != nil {
 		return nil, err
 	}
 	if h, ok := p.(halter); ok {
-		f.halters[e.Name] = h
+		f.mu.Lock()
+		f.halters[entry{e.Name, e.Hash()}] = h
+		f.mu.Unlock()
 	}
 	held := guard.Deadline(p, guard.DeadlineOptions{Name: e.Name, Log: o.Log})
 	return guard.Trace(f.meter.Wrap(held, e.Name), e.Name, o.Log), nil
@@ -97,14 +101,15 @@ func newFleet(ctx context.Context, mgr manager.Manager, o Options, desk *desk, m
 	if err != nil {
 		return nil, err
 	}
-	f := &fleet{installation: installation, halters: map[string]halter{}}
+	f := &fleet{installation: installation, halters: map[entry]halter{}}
 	if f.meter, err = guard.NewMetrics(metrics); err != nil {
 		return nil, err
 	}
 	f.registry = registry.New(registry.Options{
 		Build:   func(e providers.Entry) (provider.Provider, error) { return f.build(e, o) },
 		Changed: func(name string) { f.changed(ctx, name) },
-		Removed: f.removed,
+		Removed: f.meter.Forget,
+		Refused: func(name string) { f.providers.Changed(name) },
 		Log:     o.Log,
 	})
 	f.inventory = inventory.New(inventory.Options{
@@ -163,19 +168,12 @@ func (f *fleet) changed(ctx context.Context, name string) {
 	f.proxies.WakeProvider(ctx, name)
 }
 
-// removed is told of a provider that left the file, once it is closed.
-func (f *fleet) removed(name string) {
-	f.meter.Forget(name)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.halters, name)
-}
-
 // look wires what looks after providers as a whole: their health, their
 // leftovers, and the objects that show both.
 func (f *fleet) look(ctx context.Context, mgr manager.Manager, o Options, metrics prometheus.Registerer) error {
 	f.providers = proxyprovider.New(proxyprovider.Options{
-		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(),
+		Installation: f.installation,
+		Client:       mgr.GetClient(), Reader: mgr.GetAPIReader(),
 		States: f.states,
 		Checks: func(name string) (monitor.Report, bool) { return f.monitor.Report(name) },
 		Sweeps: func(name string) (sweep.Report, bool) { return f.sweeper.Report(name) },

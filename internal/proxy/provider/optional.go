@@ -74,7 +74,8 @@ type Claim struct {
 	Beat uint64
 	// Period is the longest time to the next renewal, in whole milliseconds.
 	Period time.Duration
-	// Dead are holders that left their claims behind.
+	// Dead are holders that left their claims behind. A holder that is in its
+	// own Dead only takes its claims back.
 	Dead []string
 }
 

@@ -81,8 +81,8 @@ func TestStates(t *testing.T) {
 	all := []string{"a", "b", "c"}
 	w.heard()
 	for i, step := range []struct {
-		refuse        error
-		want, changed []string
+		refuse     error
+		want, told []string
 	}{
 		{nil, plain, nil},
 		{refused, []string{"a local refused: providers.yaml:3: no YAML", plain[1] + " refused: providers.yaml:3: no YAML", section + " refused: providers.yaml:3: no YAML"}, all},
@@ -93,9 +93,12 @@ func TestStates(t *testing.T) {
 		if diff := cmp.Diff(step.want, read()); diff != "" {
 			t.Errorf("step %d: states (-want +got):\n%s", i, diff)
 		}
-		changed, _ := w.heard()
-		if diff := cmp.Diff(step.changed, changed); diff != "" {
+		if diff := cmp.Diff(step.told, w.refused); diff != "" {
 			t.Errorf("step %d: told (-want +got):\n%s", i, diff)
+		}
+		w.refused = nil
+		if changed, _ := w.heard(); changed != nil {
+			t.Errorf("step %d: a refused file woke those that follow %q, of which nothing changed", i, changed)
 		}
 	}
 	if w.inForce(t, "a").closed {

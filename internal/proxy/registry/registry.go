@@ -29,6 +29,10 @@ type Options struct {
 	// closed: what is kept of it by name may be forgotten. It must not block,
 	// and may be nil.
 	Removed func(name string)
+	// Refused is told the name of each provider, as it stands, when it changes
+	// why the file on disk cannot be used: the providers themselves are as they
+	// were. It must not block, and may be nil.
+	Refused func(name string)
 	// Log hears about providers that cannot be built.
 	Log *slog.Logger
 }
@@ -292,18 +296,18 @@ func (r *Registry) others() string {
 }
 
 // Refuse states why the providers file on disk cannot be used, so that an older
-// one is in force; nil takes it back. It changes nothing else, and every
-// provider is told changed for it.
+// one is in force; nil takes it back. It changes nothing else, and no
+// provider is told changed for it, but Refused is told of each.
 func (r *Registry) Refuse(err error) {
 	r.mu.Lock()
 	same := err == nil && r.refused == nil
 	r.refused = err
 	r.mu.Unlock()
-	if same {
+	if same || r.o.Refused == nil {
 		return
 	}
 	for _, name := range r.Names() {
-		r.changed(name)
+		r.o.Refused(name)
 	}
 }
 

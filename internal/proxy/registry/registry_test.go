@@ -43,6 +43,7 @@ type world struct {
 	broken  map[string]error
 	changed []string
 	removed []string
+	refused []string
 	// instead, when set, is what is built.
 	instead provider.Provider
 }
@@ -79,6 +80,11 @@ func newWorld() *world {
 				name += " before it was closed"
 			}
 			w.removed = append(w.removed, name)
+		},
+		Refused: func(name string) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.refused = append(w.refused, name)
 		},
 		Log: slog.New(slog.DiscardHandler),
 	})

@@ -21,13 +21,18 @@ const maxDead = 64
 // maxTold bounds the holders that are remembered as reported.
 const maxTold = 256
 
+// maxPeriod is the longest promise of another operator that is believed, unless
+// this one's own is longer: a claim that was left behind must not hold removals
+// back for as long as somebody once chose to write into it.
+const maxPeriod = time.Hour
+
 // holder is what is known of another operator's claims.
 type holder struct {
 	// beats are its last ones, by host.
 	beats map[string]uint64
 	// changed is when a beat was last seen to change, or to be there.
 	changed time.Time
-	// period is the longest that it promised on any host.
+	// period is the longest that it promised on any host, up to maxPeriod.
 	period time.Duration
 	// alive: a beat changed while we looked.
 	alive bool
@@ -79,9 +84,10 @@ type seen struct {
 }
 
 // look judges the answer of one call of Claim; err is that it failed as a
-// whole. now must be of the monotonic clock: other machines' clocks play no
-// part.
-func (c claims) look(now time.Time, rows []provider.HostClaims, err error) (claims, seen) {
+// whole, and own what this operator promises itself. now must be of the monotonic
+// clock: other machines' clocks play no part, and what this machine sleeps must
+// not count as another's silence, which may have slept with it.
+func (c claims) look(now time.Time, own time.Duration, rows []provider.HostClaims, err error) (claims, seen) {
 	next := claims{looks: map[string]int{}, holders: map[string]holder{}, told: map[string]bool{}}
 	if len(c.told) < maxTold {
 		maps.Copy(next.told, c.told)
@@ -94,7 +100,7 @@ func (c claims) look(now time.Time, rows []provider.HostClaims, err error) (clai
 	if err != nil {
 		s.bars.all = fmt.Sprintf("this operator could not claim the hosts: %v", err)
 	} else {
-		next.take(now, c.looks, rows, &s)
+		next.take(now, own, c.looks, rows, &s)
 	}
 	for _, name := range slices.Sorted(maps.Keys(next.holders)) {
 		h := next.holders[name]
@@ -107,7 +113,7 @@ func (c claims) look(now time.Time, rows []provider.HostClaims, err error) (clai
 			continue
 		}
 		if h.alive {
-			s.bars.all = fmt.Sprintf("operator %s is alive and has this installation's identity", name)
+			s.bars.all = fmt.Sprintf("operator %s is alive and has this installation's identity: nothing goes before one of the two has ended", name)
 			if !c.told[name] {
 				s.fresh = append(s.fresh, name)
 			}
@@ -117,7 +123,8 @@ func (c claims) look(now time.Time, rows []provider.HostClaims, err error) (clai
 			s.conflicts = append(s.conflicts, Conflict{Host: host, Holder: name, Alive: h.alive})
 			if s.bars.open[host] {
 				delete(s.bars.open, host)
-				s.bars.host[host] = fmt.Sprintf("operator %s has a claim there, and is taken for dead once that stood still for more than three times %v", name, h.period)
+				s.bars.host[host] = fmt.Sprintf("operator %s has a claim there, and is taken for dead when that has not changed until %s",
+					name, h.changed.Add(3*h.period).UTC().Format(time.RFC3339))
 			}
 		}
 	}
@@ -132,7 +139,7 @@ func (c claims) look(now time.Time, rows []provider.HostClaims, err error) (clai
 func (h holder) dead(now time.Time) bool { return now.Sub(h.changed)/3 > h.period }
 
 // take keeps the rows; before are the looks up to now.
-func (c *claims) take(now time.Time, before map[string]int, rows []provider.HostClaims, s *seen) {
+func (c *claims) take(now time.Time, own time.Duration, before map[string]int, rows []provider.HostClaims, s *seen) {
 	met := map[string]map[string]provider.OtherClaim{}
 	whole, failed := map[string]bool{}, map[string]error{}
 	for _, r := range rows {
@@ -153,7 +160,7 @@ func (c *claims) take(now time.Time, before map[string]int, rows []provider.Host
 	}
 	for name, hosts := range met {
 		for host, o := range hosts {
-			c.holders[name] = c.holders[name].meet(now, host, o)
+			c.holders[name] = c.holders[name].meet(now, own, host, o)
 		}
 	}
 	for host, err := range failed {
@@ -184,7 +191,7 @@ func (c *claims) take(now time.Time, before map[string]int, rows []provider.Host
 
 // meet takes one claim of the holder over. A claim on a host where there was
 // none says nothing about life, and gives it time to show.
-func (h holder) meet(now time.Time, host string, o provider.OtherClaim) holder {
+func (h holder) meet(now time.Time, own time.Duration, host string, o provider.OtherClaim) holder {
 	if h.beats == nil {
 		h.beats = map[string]uint64{}
 	}
@@ -194,6 +201,6 @@ func (h holder) meet(now time.Time, host string, o provider.OtherClaim) holder {
 		h.alive = h.alive || known
 	}
 	h.beats[host] = o.Beat
-	h.period = max(h.period, o.Period, time.Second)
+	h.period = max(h.period, min(o.Period, max(maxPeriod, own)), time.Second)
 	return h
 }

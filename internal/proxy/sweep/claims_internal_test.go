@@ -137,12 +137,26 @@ func TestClaims(t *testing.T) {
 			barred: "is alive", conflicts: []Conflict{{"h1", "other000", true}},
 		},
 		"a huge promise": {
-			reason: "it must not become a small one",
+			reason: "an hour of it is believed",
 			scenes: []scene{
 				{0, []provider.HostClaims{claimed("h1", provider.OtherClaim{Holder: "other000", Period: 1 << 62})}, nil},
-				{1000 * time.Hour, []provider.HostClaims{claimed("h1", provider.OtherClaim{Holder: "other000", Period: 1 << 62})}, nil},
+				{3 * time.Hour, []provider.HostClaims{claimed("h1", provider.OtherClaim{Holder: "other000", Period: 1 << 62})}, nil},
 			},
 			barred: "has a claim there", conflicts: []Conflict{{"h1", "other000", false}},
+		},
+		"a huge promise that is over": {
+			reason: "an hour of it is believed",
+			scenes: []scene{
+				{0, []provider.HostClaims{claimed("h1", provider.OtherClaim{Holder: "other000", Period: 72 * time.Hour})}, nil},
+				{3*time.Hour + 3, []provider.HostClaims{claimed("h1", provider.OtherClaim{Holder: "other000", Period: 72 * time.Hour})}, nil},
+			},
+			dead: []string{"other000"},
+		},
+		"until when": {
+			reason:    "who waits is told for whom and until when, and a later look does not move it",
+			scenes:    []scene{{0, []provider.HostClaims{claimed("h1", other(1))}, nil}, {2 * time.Minute, []provider.HostClaims{claimed("h1", other(1))}, nil}},
+			barred:    "operator other000 has a claim there, and is taken for dead when that has not changed until " + start.Add(3*time.Minute).UTC().Format(time.RFC3339),
+			conflicts: []Conflict{{"h1", "other000", false}},
 		},
 		"no promise at all": {
 			reason: "a second is the least",
@@ -154,7 +168,7 @@ func TestClaims(t *testing.T) {
 			var c claims
 			var s seen
 			for _, sc := range tc.scenes {
-				c, s = c.look(start.Add(sc.after), sc.rows, sc.err)
+				c, s = c.look(start.Add(sc.after), time.Minute, sc.rows, sc.err)
 			}
 			why := s.bars.why("h1")
 			if (why == "") != (tc.barred == "") || !strings.Contains(why, tc.barred) {
@@ -180,11 +194,22 @@ func TestToldOnce(t *testing.T) {
 		if i == 5 {
 			rows = []provider.HostClaims{claimed("h1")}
 		}
-		c, s = c.look(start.Add(time.Duration(i)*time.Minute), rows, nil)
+		c, s = c.look(start.Add(time.Duration(i)*time.Minute), time.Minute, rows, nil)
 		told += len(s.fresh)
 	}
 	if told != 1 {
 		t.Errorf("told %d times", told)
+	}
+}
+
+// TestOwnLongPromise: two that sweep seldom believe each other what they promise.
+func TestOwnLongPromise(t *testing.T) {
+	rows := []provider.HostClaims{claimed("h1", provider.OtherClaim{Holder: "other000", Period: 3 * time.Hour})}
+	c, _ := claims{}.look(start, 2*time.Hour, rows, nil)
+	for after, dead := range map[time.Duration]bool{6 * time.Hour: false, 6*time.Hour + 3: true} {
+		if _, s := c.look(start.Add(after), 2*time.Hour, rows, nil); (len(s.dead) == 1) != dead {
+			t.Errorf("after %v: dead %q", after, s.dead)
+		}
 	}
 }
 

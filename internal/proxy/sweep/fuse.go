@@ -40,7 +40,7 @@ func (j *judging) fuse() {
 			fresh = append(fresh, f.ID)
 		}
 	}
-	why := j.trips(len(due), len(fresh))
+	why := j.trips(len(due), fresh)
 	if why != "" && !j.v.dryRun {
 		j.fuseHolds(why, fresh)
 	}
@@ -51,14 +51,19 @@ func (j *judging) fuse() {
 		case why != "" && !j.next.released[f.ID]:
 			f.act, f.Verdict, f.Message = nothing, Held, "the fuse holds it back: "+why
 		default:
+			f.released = j.next.released[f.ID]
 			j.hold(f)
 		}
 	}
 }
 
 // release lets pass what a person named: the set as it is now, or one that was
-// held back lately; never an orphan outside it.
+// held back lately; never an orphan outside it. Who takes the annotation away
+// takes the release back.
 func (j *judging) release(due []*finding) {
+	if j.v.page.Release == "" {
+		return
+	}
 	granted := map[string]bool{}
 	for _, o := range j.m.offers {
 		if o.hash == j.v.page.Release {
@@ -87,9 +92,18 @@ func (j *judging) release(due []*finding) {
 	}
 }
 
-// trips says why so many orphans, of which fresh are not released, must wait
-// for a person; empty when they need not.
-func (j *judging) trips(due, fresh int) string {
+// trips says why so many orphans, of which those with the fresh ids are not
+// released, must wait for a person; empty when they need not. What was removed
+// within the last grace counts as if it were still there and went now: a fleet
+// must not go in small parts either.
+func (j *judging) trips(due int, freshIDs []string) string {
+	gone := len(j.next.lately)
+	for _, id := range freshIDs {
+		if _, still := j.next.lately[id]; still {
+			gone--
+		}
+	}
+	fresh, readable := len(freshIDs), j.readable+gone
 	proxies := 0
 	for _, exists := range j.v.owners {
 		if exists {
@@ -103,14 +117,16 @@ func (j *judging) trips(due, fresh int) string {
 		return "no Proxy exists at all"
 	case due >= j.readable:
 		return fmt.Sprintf("all %d instances would go", j.readable)
-	case fresh > limit(j.readable):
-		return fmt.Sprintf("%d of %d instances would go, and at most %d may at once", fresh, j.readable, limit(j.readable))
+	case fresh+gone > limit(readable) && gone > 0:
+		return fmt.Sprintf("%d instances would go after %d that went lately, of %d, and at most %d may within a grace period", fresh, gone, readable, limit(readable))
+	case fresh > limit(readable):
+		return fmt.Sprintf("%d of %d instances would go, and at most %d may at once", fresh, readable, limit(readable))
 	}
 	return ""
 }
 
 func (j *judging) fuseHolds(why string, ids []string) {
-	j.plan.hash, j.plan.fuse = Hash(ids), why
+	j.plan.hash, j.plan.fuse, j.plan.held = Hash(ids), why, slices.Sorted(slices.Values(ids))
 	j.next.offers = slices.DeleteFunc(slices.Clone(j.m.offers), func(o offer) bool { return o.hash == j.plan.hash })
 	j.next.offers = append(j.next.offers, offer{hash: j.plan.hash, ids: ids})
 	if n := len(j.next.offers) - maxOffers; n > 0 {

@@ -39,7 +39,7 @@ func (m *model) world(t *rapid.T, last string) view {
 	m.now = m.now.Add([]time.Duration{time.Second, time.Minute, grace / 2, grace}[rnd.IntN(4)])
 	v := view{now: m.now, installation: ours, grace: grace, owners: map[string]bool{}}
 	v.dryRun = pick(9)
-	v.page.Abandoned = map[string]AbandonedInstance{}
+	v.page.Abandoned, v.page.Elsewhere = map[string]AbandonedInstance{}, map[string]string{}
 	nobody := pick(15)
 	for i := range 24 {
 		uid := fmt.Sprintf("u-%02d", i)
@@ -54,6 +54,8 @@ func (m *model) world(t *rapid.T, last string) view {
 			}
 		} else if pick(20) {
 			v.page.Remove = append(v.page.Remove, uid)
+		} else if pick(20) {
+			v.page.Elsewhere[uid] = "other"
 		}
 	}
 	few := pick(5)
@@ -104,7 +106,8 @@ func (m *model) witness(v view) {
 		for _, in := range h.Instances {
 			key := thing{h.Host, Instance, in.ID, in.Owner.UID}
 			_, left := v.page.Abandoned[in.Owner.UID]
-			orphan := whole[h.Host] && in.Owner.Installation == ours && !v.owners[in.Owner.UID] && !left && in.State != provider.Unknown
+			_, other := v.page.Elsewhere[in.Owner.UID]
+			orphan := whole[h.Host] && in.Owner.Installation == ours && !v.owners[in.Owner.UID] && !left && !other && in.State != provider.Unknown
 			if !orphan {
 				continue
 			}
@@ -120,6 +123,9 @@ func (m *model) witness(v view) {
 			delete(m.times, key)
 			delete(m.orphanSince, key)
 		}
+	}
+	if v.page.Release == "" {
+		clear(m.granted)
 	}
 	for _, id := range m.offered[v.page.Release] {
 		m.granted[id] = true
@@ -156,7 +162,7 @@ func TestNothingWrongEverGoes(t *testing.T) {
 			}
 		}
 	})
-	for _, what := range []string{"orphan", "abandoned", "leftover", "held", "dry", "released", "barred"} {
+	for _, what := range []string{"orphan", "abandoned", "leftover", "held", "dry", "released", "barred", "elsewhere"} {
 		if seen[what] == 0 {
 			t.Errorf("no history had a case of %q: the test proves nothing of it", what)
 		}
@@ -178,7 +184,7 @@ func (m *model) check(t *rapid.T, v view, p plan, seen map[string]int) {
 			t.Fatalf("another installation's is in the report: %+v", f.Item)
 		}
 		ripe := m.times[f.thing()] >= 2 && v.now.Sub(m.orphanSince[f.thing()]) >= grace &&
-			(f.instance.Created.IsZero() || v.now.Sub(f.instance.Created) >= grace)
+			(f.instance.Created.IsZero() || f.instance.Created.After(v.now) || v.now.Sub(f.instance.Created) >= grace)
 		orphan := f.What == Instance && !f.Left && f.Verdict != Unreadable
 		if orphan && ripe {
 			due++
@@ -199,6 +205,10 @@ func (m *model) check(t *rapid.T, v view, p plan, seen map[string]int) {
 				seen["held"]++
 			}
 		}
+		_, other := v.page.Elsewhere[f.UID]
+		if other {
+			seen["elsewhere"]++
+		}
 		if f.act == nothing {
 			continue
 		}
@@ -216,8 +226,12 @@ func (m *model) check(t *rapid.T, v view, p plan, seen map[string]int) {
 		}
 		_, left := v.page.Abandoned[f.UID]
 		switch f.act {
+		case strike:
+			if !slices.Contains(v.page.Remove, f.UID) {
+				t.Fatalf("nobody asked for its record to go: %+v", f.Item)
+			}
 		case removeOrphan:
-			if left || !ripe {
+			if left || other || !ripe {
 				t.Fatalf("abandoned %v, ripe %v: %+v", left, ripe, f.Item)
 			}
 			seen["orphan"]++
@@ -299,7 +313,7 @@ func TestClaimsProperty(t *testing.T) {
 				alive = false
 			}
 			var s seen
-			c, s = c.look(now, rows, nil)
+			c, s = c.look(now, period, rows, nil)
 			for _, r := range rows {
 				want := r.Err == nil && looks[r.Host] >= 2 && !alive && (!known[r.Host] || dead)
 				if got := s.bars.why(r.Host) == ""; got != want {

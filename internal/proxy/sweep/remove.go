@@ -26,7 +26,9 @@ const (
 const notThisTurn = "its turn did not come in this sweep"
 
 // pick returns what this sweep sets out to do: what a person asked for first,
-// then the oldest orphans, then leftovers. What is beyond the bound stays Due.
+// then the oldest orphans, then leftovers; and behind all of them, so that they
+// keep nobody from a turn, what was tried in vain, the longest ago first. What is
+// beyond the bound stays Due.
 func (p *plan) pick() (instances, leftovers []*finding) {
 	var todo []*finding
 	for i := range p.findings {
@@ -38,7 +40,7 @@ func (p *plan) pick() (instances, leftovers []*finding) {
 		return slices.Index([]act{removeAbandoned, removeOrphan, removeLeftover, strike}, f.act)
 	}
 	slices.SortStableFunc(todo, func(a, b *finding) int {
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), a.Since.Compare(b.Since))
+		return cmp.Or(a.tried.Compare(b.tried), cmp.Compare(rank(a), rank(b)), a.Since.Compare(b.Since))
 	})
 	for i, f := range todo {
 		switch {
@@ -82,42 +84,66 @@ func (w *work) remove(ctx context.Context) {
 		r.leftover(ctx, f)
 	}
 	r.strike(ctx)
+	for i := range w.plan.findings {
+		f := &w.plan.findings[i]
+		if s, ok := w.sh.memory.seen[f.thing()]; ok && f.act != nothing && (f.Verdict == Failed || f.Verdict == Removing) {
+			s.tried = time.Now()
+			w.sh.memory.seen[f.thing()] = s
+		}
+	}
 }
 
 // remover removes; its methods may run side by side, each for a finding of its
 // own.
 type remover struct {
 	*work
-	// mu guards the work's fresh.
+	// mu guards the work's fresh and its memory.
 	mu sync.Mutex
 }
 
 // expired says why nothing more may be removed in this sweep.
 func (w *work) expired(ctx context.Context) string {
-	if ctx.Err() != nil || !w.claimedAt.IsZero() && time.Since(w.claimedAt) > w.period {
+	if ctx.Err() != nil || w.period > 0 && w.s.o.Elapsed()-w.claimedAt > w.period {
 		return notThisTurn
 	}
 	return ""
 }
 
-// unwanted looks again whether nobody owns the instance, in the Proxies as read
-// not long ago. When somebody does, or it cannot be said, the finding tells so.
+// refresh reads the Proxies and the page again when they are too old to remove
+// by; its error stays for the sweep.
+func (r *remover) refresh(ctx context.Context) error {
+	now := r.s.o.Elapsed()
+	switch {
+	case r.fresh.err != nil:
+	case now-r.fresh.at > freshFor:
+		r.fresh.err = r.read(ctx)
+	case now-r.fresh.pageAt > pageFreshFor:
+		r.fresh.err = r.readPage(ctx)
+	}
+	return r.fresh.err
+}
+
+// unwanted looks again whether nobody owns the instance, in the Proxies and the
+// page as read not long ago. When somebody does, or it cannot be said, the
+// finding tells so.
 func (r *remover) unwanted(ctx context.Context, f *finding) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.fresh.err == nil && time.Since(r.fresh.at) > freshFor {
-		r.fresh.err = r.read(ctx)
-	}
-	if r.fresh.err != nil {
-		f.Message = fmt.Sprintf("it stays for now: %v", r.fresh.err)
+	if err := r.refresh(ctx); err != nil {
+		f.Message = fmt.Sprintf("it stays for now: %v", err)
 		return false
 	}
+	elsewhere, other := r.fresh.page.Elsewhere[f.UID]
 	_, left := r.fresh.page.Abandoned[f.UID]
 	switch {
 	case r.fresh.owners[f.UID]:
 		f.Verdict, f.Message = Waiting, "its Proxy exists"
 	case left && f.act == removeOrphan:
 		f.Verdict, f.Message, f.Left = Abandoned, "it was left to a person", true
+	case other && f.act == removeOrphan:
+		f.Verdict, f.Message, f.Left = Abandoned, writtenIn(elsewhere), true
+	case f.released && r.fresh.page.Release == "":
+		f.Verdict, f.Message = Held, "its release was taken back"
 	case f.act == removeAbandoned && (!left || !slices.Contains(r.fresh.page.Remove, f.UID)):
 		f.Verdict, f.Message = Abandoned, "its removal is not asked for any more"
 	default:
@@ -165,6 +191,12 @@ func (r *remover) get(ctx context.Context, ref provider.Ref) (provider.Instance,
 
 // delete calls Delete until nothing is left, but not for long.
 func (r *remover) delete(ctx context.Context, f *finding, ref provider.Ref) {
+	if f.act == removeOrphan && !f.released {
+		// Before the call: what its answer does not say may be gone as well.
+		r.mu.Lock()
+		r.sh.memory.lately[f.ID] = time.Now()
+		r.mu.Unlock()
+	}
 	for try := range deleteTries {
 		if try > 0 && !pause(ctx, deletePause) || r.expired(ctx) != "" {
 			break
@@ -279,6 +311,17 @@ func (r *remover) leftover(ctx context.Context, f *finding) {
 	c, ok := provider.As[provider.Cleaner](r.p)
 	if !ok {
 		return
+	}
+	if err := r.refresh(ctx); err != nil {
+		f.Message = fmt.Sprintf("it stays for now: %v", err)
+		return
+	}
+	for _, uid := range (view{page: r.fresh.page}).kept() {
+		if _, known := slices.BinarySearch(r.keep, uid); !known {
+			// Whose it is was judged without knowing of that one.
+			f.Message = notThisTurn
+			return
+		}
 	}
 	call, cancel := context.WithTimeout(ctx, provider.StepLimit)
 	err := c.RemoveLeftover(call, r.s.o.Installation, f.leftover)

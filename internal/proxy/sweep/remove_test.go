@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"fleetdesk/api/v1alpha1"
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/proxy/provider"
 	"fleetdesk/internal/proxy/provider/fake"
@@ -257,14 +258,15 @@ func TestAbandonedAskedFor(t *testing.T) {
 	})
 }
 
-// TestStrike takes records away of what is really gone: Get must say so.
+// TestStrike takes records away that a person named and of which nothing is
+// there: Get must say so. One that nobody named stays, and says what to do.
 func TestStrike(t *testing.T) {
 	for name, tc := range map[string]struct {
 		get    error
 		asked  bool
 		struck bool
 	}{
-		"gone":             {nil, false, true},
+		"gone":             {nil, false, false},
 		"asked":            {nil, true, true},
 		"no answer":        {fault.New(fault.Timeout, "mute"), false, false},
 		"asked, no answer": {fault.New(fault.Timeout, "mute"), true, false},
@@ -285,9 +287,12 @@ func TestStrike(t *testing.T) {
 				if pass(grace - interval); (len(b.struckUIDs()) > 0) != (tc.asked && tc.struck) {
 					t.Errorf("within the grace %q were struck", b.struckUIDs())
 				}
-				pass(4 * interval)
+				pass(4 * grace)
 				if (len(b.struckUIDs()) == 1) != tc.struck || (len(b.told("AbandonedRemoved")) == 1) != tc.struck {
 					t.Errorf("struck %q, events %q: %+v", b.struckUIDs(), b.allEvents(), b.report().Items)
+				}
+				if it := b.item("left"); !tc.asked && !strings.HasSuffix(it.Message, ": kubectl annotate proxyprovider fake "+v1alpha1.RemoveAbandonedAnnotation+"=left --overwrite") {
+					t.Errorf("%+v", it)
 				}
 				if slices.Contains(l.log(), "Delete") {
 					t.Error("something was deleted")
@@ -371,16 +376,32 @@ func TestKilledAtEveryStep(t *testing.T) {
 }
 
 // TestTwoOperators with one identity, each with Proxies of its own, notice each
-// other before either removes anything, and go on when one of them is gone.
+// other before either removes anything, and go on when one of them is gone: soon
+// after one that stopped, since it takes its claims back, and when its claims are
+// old after one that was killed.
 func TestTwoOperators(t *testing.T) {
-	for _, lag := range []time.Duration{0, time.Second, interval / 2, 3 * interval} {
-		t.Run(lag.String(), func(t *testing.T) {
+	for name, tc := range map[string]struct {
+		lag  time.Duration
+		kill bool
+	}{
+		"at once":        {0, true},
+		"a second later": {time.Second, false},
+		"between":        {interval / 2, true},
+		"later":          {3 * interval, false},
+	} {
+		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				p := newFake()
 				none := func(o *sweep.Options) { o.Grace = 0 }
 				a := begin(t, p, setup{holder: "a", options: none})
-				time.Sleep(lag)
-				c := begin(t, p.Reopen(), setup{holder: "b", options: none})
+				time.Sleep(tc.lag)
+				var killed atomic.Bool
+				c := begin(t, p.Reopen(), setup{holder: "b", options: none, hook: func(string) error {
+					if killed.Load() {
+						return errors.New("killed")
+					}
+					return nil
+				}})
 				for i, side := range []*bench{a, c} {
 					for n := range 5 {
 						uid := fmt.Sprintf("side-%d-%d", i, n)
@@ -410,12 +431,16 @@ func TestTwoOperators(t *testing.T) {
 						t.Errorf("conflicts %v", got)
 					}
 				}
+				killed.Store(tc.kill)
 				c.stop()
-				pass(8 * interval)
-				if n := len(p.Machines()); n != 10 {
-					t.Errorf("%d of 10 machines are left while the other may be alive", n)
+				if tc.kill {
+					pass(8 * interval)
+					if n := len(p.Machines()); n != 10 {
+						t.Errorf("%d of 10 machines are left while the other may be alive", n)
+					}
+					pass(2 * interval)
 				}
-				pass(4 * interval)
+				pass(2 * interval)
 				if n := len(p.Machines()); n != 7 {
 					t.Errorf("%d machines are left after the other's death", n)
 				}

@@ -51,11 +51,13 @@ type Item struct {
 type Report struct {
 	Time   time.Time
 	DryRun bool
-	// Err says why it could not look at all.
+	// Err says why it could not look at all; Instances, Items, Unlisted, Hash
+	// and Fuse are then those of the sweep before, without what that removed.
 	Err error
 	// Instances is how many instances the hosts that answered have.
 	Instances int
-	// Items are sorted by host, what, id.
+	// Items are sorted by host, what, id. Those of a host that did not answer
+	// are what was known of it before, with a message that says so.
 	Items []Item
 	// Unlisted are hosts that did not answer, with why.
 	Unlisted []HostError
@@ -141,6 +143,10 @@ type Book interface {
 type Page struct {
 	// Abandoned are instances that were left to a person, by UID.
 	Abandoned map[string]AbandonedInstance
+	// Elsewhere are UIDs that are written down as left to a person in another
+	// provider's object, with that provider's name: two providers may reach one
+	// back end, and one may have got a new name.
+	Elsewhere map[string]string
 	// Release is the hash of a set that a person lets the fuse pass.
 	Release string
 	// Remove are UIDs of abandoned instances that a person wants removed.

@@ -32,6 +32,7 @@ type book struct {
 	mu        sync.Mutex
 	owners    map[string]bool
 	abandoned map[string]sweep.AbandonedInstance
+	elsewhere map[string]string
 	release   string
 	remove    []string
 	struck    []string
@@ -43,7 +44,7 @@ type book struct {
 
 func newBook() *book {
 	return &book{
-		owners: map[string]bool{}, abandoned: map[string]sweep.AbandonedInstance{}, reads: map[string]int{},
+		owners: map[string]bool{}, abandoned: map[string]sweep.AbandonedInstance{}, elsewhere: map[string]string{}, reads: map[string]int{},
 		fail: map[string]error{}, after: map[string]func(){}, before: map[string]func(){},
 	}
 }
@@ -85,7 +86,7 @@ func (b *book) Page(context.Context, string) (sweep.Page, error) {
 	defer b.end("Page")
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return sweep.Page{Abandoned: maps.Clone(b.abandoned), Release: b.release, Remove: slices.Clone(b.remove)}, nil
+	return sweep.Page{Abandoned: maps.Clone(b.abandoned), Elsewhere: maps.Clone(b.elsewhere), Release: b.release, Remove: slices.Clone(b.remove)}, nil
 }
 
 func (b *book) Strike(_ context.Context, _ string, uids []string) error {
@@ -113,6 +114,8 @@ type providers struct {
 	mu  sync.Mutex
 	set map[string]provider.Provider
 	err error
+	// epochs count, by name, how often one was put in another's place.
+	epochs map[string]uint64
 }
 
 func (p *providers) Names() []string {
@@ -131,6 +134,20 @@ func (p *providers) Lookup(name string) (provider.Provider, error) {
 		return in, nil
 	}
 	return nil, fault.Errorf(fault.NotFound, "no provider %q", name)
+}
+
+func (p *providers) Epoch(name string) uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.epochs[name]
+}
+
+// put puts one in force under the name.
+func (p *providers) put(name string, in provider.Provider) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.set[name] = in
+	p.epochs[name]++
 }
 
 // bench is one operator's sweeper over a fake of two hosts.
@@ -160,6 +177,12 @@ type setup struct {
 	book *book
 }
 
+// bubbleClock is a clock of the bubble: the machine's does not follow it.
+func bubbleClock() func() time.Duration {
+	began := time.Now()
+	return func() time.Duration { return time.Since(began) }
+}
+
 // begin starts a sweeper; it must be called within a bubble.
 func begin(t *testing.T, p *fake.Provider, s setup) *bench {
 	t.Helper()
@@ -171,10 +194,10 @@ func begin(t *testing.T, p *fake.Provider, s setup) *bench {
 	if s.wrap != nil {
 		top = s.wrap(p)
 	}
-	b.in = &providers{set: map[string]provider.Provider{"fake": top}}
+	b.in = &providers{set: map[string]provider.Provider{"fake": top}, epochs: map[string]uint64{}}
 	o := sweep.Options{
 		Providers: b.in, Book: b.book, Installation: ours, Holder: "holder00" + s.holder,
-		Interval: interval, Grace: grace, Metrics: b.reg, Log: slog.New(slog.DiscardHandler),
+		Interval: interval, Grace: grace, Metrics: b.reg, Log: slog.New(slog.DiscardHandler), Elapsed: bubbleClock(),
 		Changed: func(string) { b.mu.Lock(); defer b.mu.Unlock(); b.changed++ },
 		Removed: func(_ string, in provider.Instance) {
 			b.mu.Lock()

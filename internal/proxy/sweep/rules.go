@@ -13,6 +13,7 @@ import (
 // view is all that one sweep has read.
 type view struct {
 	now          time.Time
+	provider     string
 	installation string
 	grace        time.Duration
 	dryRun       bool
@@ -36,6 +37,8 @@ type sighting struct {
 	as    kind
 	first time.Time
 	times int
+	// tried is when its removal last failed, or was left unfinished.
+	tried time.Time
 }
 
 // kind is what something was seen as.
@@ -48,16 +51,17 @@ const (
 	unused
 )
 
-// memory is what a provider's earlier sweeps left behind. It is never changed
-// in place.
+// memory is what a provider's earlier sweeps left behind. The rules never change
+// it in place.
 type memory struct {
 	seen map[thing]sighting
 	// released are orphans, by id, that a person let pass the fuse.
 	released map[string]bool
 	// offers are the sets that the fuse held back last, the newest at the end.
 	offers []offer
-	// absent is since when an abandoned instance, by UID, is on no list.
-	absent map[string]sighting
+	// lately is when the removal of an orphan, by id, began that nobody had
+	// released; only those of the last grace count.
+	lately map[string]time.Time
 }
 
 // offer is a set of orphans that a person may release by its hash.
@@ -78,8 +82,8 @@ const (
 	removeOrphan
 	removeAbandoned
 	removeLeftover
-	// strike asks Get, and takes the record of an abandoned instance away when
-	// nothing is there.
+	// strike asks Get, and takes the record of an abandoned instance away that a
+	// person named, when nothing is there.
 	strike
 )
 
@@ -92,6 +96,10 @@ type finding struct {
 	leftover provider.Leftover
 	// asked: a person named this abandoned instance.
 	asked bool
+	// released: it passed the fuse because a person released it.
+	released bool
+	// tried is when its removal last failed, or was left unfinished.
+	tried time.Time
 }
 
 func (f *finding) thing() thing { return thing{f.Host, f.What, f.ID, f.UID} }
@@ -103,18 +111,40 @@ type plan struct {
 	instances  int
 	unlisted   []HostError
 	hash, fuse string
+	// held are the ids of the set that the fuse holds back.
+	held []string
+	// silent are the hosts that did not say what they have, of instances or of
+	// other things.
+	silent map[silence]bool
 	// allWhole: there are hosts, and the list of each is whole.
 	allWhole bool
+}
+
+// silence is a host that did not say what instances it has, or what else.
+type silence struct {
+	host      string
+	instances bool
 }
 
 // judge decides what becomes of each thing in the view. What it keeps in mind
 // replaces m.
 func judge(v view, m memory) (plan, memory) {
 	j := judging{v: v, m: m, whole: wholeHosts(v.hosts), was: map[thing]bool{}}
-	j.next = memory{seen: map[thing]sighting{}, released: map[string]bool{}, offers: m.offers, absent: map[string]sighting{}}
+	j.next = memory{seen: map[thing]sighting{}, released: map[string]bool{}, offers: m.offers, lately: map[string]time.Time{}}
+	for id, at := range m.lately {
+		if v.now.Sub(at) < v.grace {
+			j.next.lately[id] = at
+		}
+	}
+	j.silent = map[silence]bool{}
 	j.allWhole = len(j.whole) > 0
 	for _, whole := range j.whole {
 		j.allWhole = j.allWhole && whole
+	}
+	for host, whole := range j.whole {
+		if !whole {
+			j.silent[silence{host, true}], j.silent[silence{host, false}] = true, true
+		}
 	}
 	for t, s := range m.seen {
 		// What was learned of a host that does not answer stays as it was.
@@ -207,6 +237,7 @@ func (j *judging) host(h provider.HostList) {
 // instance judges one instance.
 func (j *judging) instance(f finding, torn bool) {
 	_, written := j.v.page.Abandoned[f.UID]
+	elsewhere, other := j.v.page.Elsewhere[f.UID]
 	owned := j.v.owners[f.UID]
 	as := left
 	switch {
@@ -229,6 +260,8 @@ func (j *judging) instance(f finding, torn bool) {
 		}
 	case owned:
 		return
+	case other:
+		f.Left, f.Verdict, f.Message = true, Abandoned, writtenIn(elsewhere)
 	default:
 		as, f.act = orphan, removeOrphan
 	}
@@ -239,6 +272,11 @@ func (j *judging) instance(f finding, torn bool) {
 	j.findings = append(j.findings, f)
 }
 
+// writtenIn says that the other provider's object has the record.
+func writtenIn(other string) string {
+	return fmt.Sprintf("it was left to a person, and is written down in ProxyProvider %s", other)
+}
+
 // see counts a sighting and gives the item its Since.
 func (j *judging) see(f *finding, as kind) {
 	s, ok := j.m.seen[f.thing()]
@@ -247,7 +285,7 @@ func (j *judging) see(f *finding, as kind) {
 	}
 	s.times++
 	j.next.seen[f.thing()] = s
-	f.Since = s.first
+	f.Since, f.tried = s.first, s.tried
 }
 
 // ripe makes a finding Due once its grace has passed and it was seen twice, and
@@ -255,7 +293,8 @@ func (j *judging) see(f *finding, as kind) {
 func (j *judging) ripe(f *finding, created time.Time) {
 	s := j.next.seen[f.thing()]
 	from := s.first
-	if created.After(from) {
+	// A time that has not come yet is of a clock that is wrong, and says nothing.
+	if created.After(from) && !created.After(j.v.now) {
 		from = created
 	}
 	switch {
@@ -297,55 +336,41 @@ func (j *judging) abandoned() {
 			asked:    slices.Contains(j.v.page.Remove, uid),
 		}
 		j.vanished(&f, rec)
+		if j.v.dryRun {
+			f.act = nothing
+		}
 		j.see(&f, left)
 		j.findings = append(j.findings, f)
 	}
 }
 
-// vanished decides about one such record.
+// vanished decides about one such record. However long its instance is on no
+// list, it stays until a person names it: a host's name may lead to another
+// machine, and a store may not be mounted.
 func (j *judging) vanished(f *finding, rec AbandonedInstance) {
 	whole, listed := j.whole[rec.Host]
 	// One that cannot be read may be the one that is missed.
 	maybe := rec.ProviderID == "" && j.nameless || rec.ProviderID != "" && j.metID[rec.ProviderID]
-	keep := func(why string) {
-		f.Message = why
-		if s, ok := j.m.absent[f.UID]; ok {
-			j.next.absent[f.UID] = s
-		}
-	}
 	switch {
 	case j.v.owners[f.UID]:
 		f.Message = "its Proxy still exists"
 	case maybe:
 		f.Message = "an instance that cannot be read may be it"
 	case rec.Host != "" && !listed:
-		keep("its host is not in the configuration, so nobody looks")
+		f.Message = "its host is not in the configuration, so nobody looks"
 		if f.asked && !j.v.dryRun {
 			f.Verdict = Failed
 			f.Message = fmt.Sprintf("host %q is not in the configuration: put it back, or remove the machine by hand and take the record out of the ProxyProvider's status", rec.Host)
 		}
 	case rec.Host != "" && !whole:
-		keep("its host did not answer")
+		f.Message = "its host did not answer"
 	case rec.Host == "" && !j.allWhole:
-		keep("not every host answered")
+		f.Message = "not every host answered"
 	case f.asked:
 		f.act, f.Message = strike, "it is on no list"
-	case !j.allWhole:
-		keep("not every host answered")
 	default:
-		s, ok := j.m.absent[f.UID]
-		if !ok {
-			s.first = j.v.now
-		}
-		s.times++
-		j.next.absent[f.UID] = s
-		f.Message = "it is on no list since " + s.first.UTC().Format(time.RFC3339)
-		if s.times >= 2 && j.v.now.Sub(s.first) >= j.v.grace {
-			f.act = strike
-		}
-	}
-	if j.v.dryRun {
-		f.act = nothing
+		f.Message = fmt.Sprintf("not found there; when it is gone for good, take its record away: "+
+			"kubectl annotate proxyprovider %s crawl.example.com/remove-abandoned=%s --overwrite", j.v.provider, f.UID)
 	}
 }
 
@@ -357,6 +382,11 @@ func (j *judging) leftovers() {
 		rows[h.Host] = h.Err == nil && (before || !seen)
 		if h.Err != nil {
 			j.unlist(h.Host, h.Err)
+		}
+	}
+	for host := range j.whole {
+		if whole, listed := rows[host]; j.v.leftoversErr != nil || listed && !whole {
+			j.silent[silence{host, false}] = true
 		}
 	}
 	for t, s := range j.m.seen {
@@ -391,10 +421,13 @@ func (j *judging) leftovers() {
 	}
 }
 
+// byPlace is the order of a report's items.
+func byPlace(a, b Item) int {
+	return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.What, b.What), cmp.Compare(a.ID, b.ID), cmp.Compare(a.UID, b.UID))
+}
+
 func (j *judging) sort() {
-	slices.SortFunc(j.findings, func(a, b finding) int {
-		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.What, b.What), cmp.Compare(a.ID, b.ID), cmp.Compare(a.UID, b.UID))
-	})
+	slices.SortFunc(j.findings, func(a, b finding) int { return byPlace(a.Item, b.Item) })
 	slices.SortFunc(j.unlisted, func(a, b HostError) int { return cmp.Compare(a.Host, b.Host) })
 }
 
@@ -405,6 +438,9 @@ func (v view) kept() []string {
 		kept = map[string]bool{}
 	}
 	for uid := range v.page.Abandoned {
+		kept[uid] = true
+	}
+	for uid := range v.page.Elsewhere {
 		kept[uid] = true
 	}
 	maps.DeleteFunc(kept, func(uid string, is bool) bool { return !is || uid == "" })

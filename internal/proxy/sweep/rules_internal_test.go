@@ -118,9 +118,35 @@ func TestInstances(t *testing.T) {
 			want:   []string{"h1 /p-one Due!"},
 		},
 		"made in the future": {
-			reason: "by a clock that is ahead",
-			edit:   func(_ int, _ *view, in *provider.Instance) { in.Created = start.Add(time.Hour) },
+			reason: "by a clock that is ahead: the time says nothing, and its first sighting counts",
+			edit:   func(_ int, _ *view, in *provider.Instance) { in.Created = start.Add(365 * 24 * time.Hour) },
+			want:   []string{"h1 /p-one Due!"},
+		},
+		"made in the future, within its grace": {
+			reason: "its first sighting counts",
+			after:  grace - time.Nanosecond,
+			edit:   func(_ int, _ *view, in *provider.Instance) { in.Created = start.Add(365 * 24 * time.Hour) },
 			want:   []string{"h1 /p-one Waiting"},
+		},
+		"abandoned elsewhere": {
+			reason: "another provider's object has it",
+			edit: func(_ int, v *view, _ *provider.Instance) {
+				v.page.Elsewhere = map[string]string{"p-one": "other"}
+			},
+			want: []string{"h1 /p-one Abandoned"},
+		},
+		"owned, and abandoned elsewhere": {
+			reason: "its Proxy exists: there is nothing to tell",
+			edit: func(_ int, v *view, _ *provider.Instance) {
+				v.page.Elsewhere, v.owners["p-one"] = map[string]string{"p-one": "other"}, true
+			},
+		},
+		"abandoned elsewhere, and asked for there": {
+			reason: "what is asked there is done there",
+			edit: func(_ int, v *view, _ *provider.Instance) {
+				v.page.Elsewhere, v.page.Remove = map[string]string{"p-one": "other"}, []string{"p-one"}
+			},
+			want: []string{"h1 /p-one Abandoned"},
 		},
 		"abandoned": {
 			reason: "it was left to a person",
@@ -353,6 +379,11 @@ func TestFuse(t *testing.T) {
 			v.hosts[0].Instances = v.hosts[0].Instances[1:]
 			v.hosts = append(v.hosts, provider.HostList{Host: "h2", Err: errors.New("mute")})
 		}, fuse: "4 of 19 instances would go, and at most 3 may at once"},
+		"a clock ahead": {reason: "a time that has not come yet says nothing", owned: 1, orphans: 4, edit: func(v *view) {
+			for i := range v.hosts[0].Instances {
+				v.hosts[0].Instances[i].Created = v.now.Add(time.Hour)
+			}
+		}, fuse: "4 of 5 instances would go, and at most 3 may at once"},
 		"barred ones count": {reason: "the set keeps its name when a host is barred", owned: 1, orphans: 4, edit: func(v *view) { v.bars.all = "a conflict" }, fuse: "4 of 5 instances would go, and at most 3 may at once"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -375,6 +406,66 @@ func TestFuse(t *testing.T) {
 	}
 }
 
+// TestFuseCountsWhatWentLately: a fleet does not go in small parts either.
+func TestFuseCountsWhatWentLately(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason         string
+		owned, orphans int
+		// gone went so long ago; it is among the orphans where still is true.
+		gone  int
+		ago   time.Duration
+		still bool
+		fuse  string
+	}{
+		"one after three":       {reason: "three of 21 went, four may", owned: 17, orphans: 1, gone: 3, ago: grace - 1},
+		"two after three":       {reason: "five of 22 are too many, at once or not", owned: 17, orphans: 2, gone: 3, ago: grace - 1, fuse: "2 instances would go after 3 that went lately, of 22, and at most 4 may within a grace period"},
+		"three a grace later":   {reason: "people had time to look", owned: 17, orphans: 3, gone: 3, ago: grace},
+		"three tried before":    {reason: "one whose removal takes long counts once", owned: 1, orphans: 3, gone: 3, ago: time.Minute, still: true},
+		"four, three were once": {reason: "one whose removal takes long counts as well", owned: 1, orphans: 4, gone: 3, ago: time.Minute, still: true, fuse: "4 of 5 instances would go, and at most 3 may at once"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v, m := ripe(tc.owned, orphans(tc.orphans)...)
+			m.lately = map[string]time.Time{}
+			for i := range tc.gone {
+				id := fmt.Sprint("gone", i)
+				if tc.still {
+					id = inst("h1", orphans(tc.orphans)[i]).ID
+				}
+				m.lately[id] = v.now.Add(-tc.ago)
+			}
+			p, _ := judge(v, m)
+			want := tc.orphans
+			if tc.fuse != "" {
+				want = 0
+			}
+			if p.fuse != tc.fuse || acts(p) != want {
+				t.Errorf("%s: fuse %q, %d would go; want %q, %d", tc.reason, p.fuse, acts(p), tc.fuse, want)
+			}
+		})
+	}
+}
+
+// TestReleaseTakenBack: without the annotation what is left of the set is held
+// again, and the same hash releases it once more.
+func TestReleaseTakenBack(t *testing.T) {
+	v, m := ripe(2, orphans(6)...)
+	p, m := judge(v, m)
+	held := p.hash
+	v.page.Release = held
+	if p, m = judge(v, m); acts(p) != 6 {
+		t.Fatalf("the set was not released: %v", verdicts(p))
+	}
+	v.page.Release = ""
+	v.hosts[0].Instances = v.hosts[0].Instances[:len(v.hosts[0].Instances)-1]
+	if p, m = judge(v, m); acts(p) != 0 || p.hash == "" {
+		t.Errorf("%d would go after it was taken back: %v", acts(p), verdicts(p))
+	}
+	v.page.Release = held
+	if p, _ = judge(v, m); acts(p) != 5 {
+		t.Errorf("%d would go when it is given again: %v", acts(p), verdicts(p))
+	}
+}
+
 // TestRelease lets a set pass, and nothing outside it.
 func TestRelease(t *testing.T) {
 	v, m := ripe(2, orphans(5)...)
@@ -392,8 +483,8 @@ func TestRelease(t *testing.T) {
 	if acts(p) != 5 || p.hash != "" {
 		t.Errorf("the set was not released: %v, %q", verdicts(p), p.fuse)
 	}
-	// Two are gone, and the annotation too: the rest of that set still passes.
-	v.page.Release = ""
+	// Two are gone: the rest of that set still passes.
+	v.page.Release = held
 	v.hosts[0].Instances = v.hosts[0].Instances[:len(v.hosts[0].Instances)-2]
 	if p, m = judge(v, m); acts(p) != 3 {
 		t.Errorf("what is left of the set was held: %v", verdicts(p))
@@ -470,10 +561,9 @@ func TestVanished(t *testing.T) {
 		verdict Verdict
 		act     act
 	}{
-		"gone":             {reason: "on no list for a grace", rec: rec, verdict: Abandoned, act: strike},
-		"gone just now":    {reason: "too soon", rec: rec, after: grace - 1, verdict: Abandoned},
+		"gone":             {reason: "nobody asked, and its host's name may lead elsewhere", rec: rec, verdict: Abandoned},
+		"gone for a year":  {reason: "however long", rec: rec, after: 365 * 24 * time.Hour, verdict: Abandoned},
 		"owned":            {reason: "its Proxy is not gone yet", rec: rec, edit: func(_ int, v *view) { v.owners["gone"] = true }, verdict: Abandoned},
-		"owned till now":   {reason: "absence while its Proxy was there does not count", rec: rec, edit: func(n int, v *view) { v.owners["gone"] = n == 0 }, verdict: Abandoned},
 		"its host is mute": {reason: "nobody knows", rec: rec, edit: func(_ int, v *view) { v.hosts[1] = provider.HostList{Host: "h2", Err: mute} }, verdict: Abandoned},
 		"another is mute":  {reason: "it may have been moved there", rec: rec, edit: func(_ int, v *view) { v.hosts[0] = provider.HostList{Host: "h1", Err: mute} }, verdict: Abandoned},
 		"host left":        {reason: "its host is not listed", rec: rec, edit: func(_ int, v *view) { v.hosts = v.hosts[:1] }, verdict: Abandoned},
@@ -489,11 +579,17 @@ func TestVanished(t *testing.T) {
 		"nowhere, asked, one mute": {reason: "it may be on the mute one", rec: AbandonedInstance{}, edit: func(_ int, v *view) {
 			v.page.Remove, v.hosts[1] = []string{"gone"}, provider.HostList{Host: "h2", Err: mute}
 		}, verdict: Abandoned},
-		"nowhere": {reason: "it was never placed", rec: AbandonedInstance{}, verdict: Abandoned, act: strike},
+		"nowhere":        {reason: "nobody asked", rec: AbandonedInstance{}, verdict: Abandoned},
+		"nowhere, asked": {reason: "it was never placed", rec: AbandonedInstance{}, edit: func(_ int, v *view) { v.page.Remove = []string{"gone"} }, verdict: Abandoned, act: strike},
+		"another is mute, asked": {reason: "a person names it, and its own host answered", rec: rec, edit: func(_ int, v *view) {
+			v.hosts[0], v.page.Remove = provider.HostList{Host: "h1", Err: mute}, []string{"gone"}
+		}, verdict: Abandoned, act: strike},
 		"nowhere, one nameless": {reason: "the nameless one may be it", rec: AbandonedInstance{}, edit: func(_ int, v *view) {
+			v.page.Remove = []string{"gone"}
 			v.hosts[1].Instances = []provider.Instance{{ID: "p://h2/torn", State: provider.Unknown}}
 		}, verdict: Abandoned},
 		"nameless under its id": {reason: "it is still there", rec: rec, edit: func(_ int, v *view) {
+			v.page.Remove = []string{"gone"}
 			v.hosts[1].Instances = []provider.Instance{{ID: rec.ProviderID, State: provider.Unknown}}
 		}, verdict: Abandoned},
 		"dry run": {reason: "nothing is struck", rec: rec, edit: func(_ int, v *view) { v.dryRun = true }, verdict: Abandoned},
@@ -525,28 +621,6 @@ func TestVanished(t *testing.T) {
 				t.Errorf("%s: %+v, act %d; want %s, act %d", tc.reason, f.Item, f.act, tc.verdict, tc.act)
 			}
 		})
-	}
-}
-
-// TestAbsenceGoesOnOverAnOutage: a sweep between that could not say does not
-// start the time anew, and one that saw it does.
-func TestAbsenceGoesOnOverAnOutage(t *testing.T) {
-	at := func(minutes int, h2 provider.HostList) view {
-		own, owners := fleet("h1", 5)
-		return view{
-			now: start.Add(time.Duration(minutes) * time.Minute), installation: ours, grace: grace, owners: owners,
-			hosts: []provider.HostList{row("h1", own...), h2},
-			page:  Page{Abandoned: map[string]AbandonedInstance{"gone": {ProviderID: "p://h2/gone", Host: "h2"}}},
-		}
-	}
-	_, m := judge(at(0, row("h2")), memory{})
-	_, m = judge(at(5, provider.HostList{Host: "h2", Err: errors.New("mute")}), m)
-	if p, _ := judge(at(10, row("h2")), m); p.findings[0].act != strike {
-		t.Errorf("after an outage: %v", verdicts(p))
-	}
-	_, m = judge(at(5, row("h2", inst("h2", "gone"))), m)
-	if p, _ := judge(at(10, row("h2")), m); p.findings[0].act != nothing {
-		t.Errorf("after it was seen: %v", verdicts(p))
 	}
 }
 
@@ -639,18 +713,6 @@ func TestLeftoverNamedInstance(t *testing.T) {
 	}
 }
 
-// TestAbsentOnceIsNotEnough also where there is no grace.
-func TestAbsentOnceIsNotEnough(t *testing.T) {
-	v := view{now: start, installation: ours, hosts: []provider.HostList{row("h1")}, page: Page{Abandoned: map[string]AbandonedInstance{"gone": {}}}}
-	p, m := judge(v, memory{})
-	if acts(p) != 0 {
-		t.Errorf("after one look: %v", verdicts(p))
-	}
-	if p, _ = judge(v, m); acts(p) != 1 {
-		t.Errorf("after two looks: %v", verdicts(p))
-	}
-}
-
 // TestReleaseAfterRestart: the hash was told by an earlier process.
 func TestReleaseAfterRestart(t *testing.T) {
 	v, m := ripe(2, orphans(5)...)
@@ -668,7 +730,7 @@ func TestReleaseOverAnOutage(t *testing.T) {
 	p, m := judge(v, m)
 	v.page.Release = p.hash
 	_, m = judge(v, m)
-	v.page.Release, m.offers = "", nil
+	m.offers = nil
 	mute := v
 	mute.hosts = []provider.HostList{{Host: "h1", Err: errors.New("mute")}}
 	_, m = judge(mute, m)
@@ -677,13 +739,16 @@ func TestReleaseOverAnOutage(t *testing.T) {
 	}
 }
 
-// TestPick takes what a person asked for first, and the oldest orphans next.
+// TestPick takes what a person asked for first, and the oldest orphans next;
+// what was tried in vain is behind all others.
 func TestPick(t *testing.T) {
 	p := plan{findings: []finding{
 		{Item: Item{ID: "image"}, act: removeLeftover},
 		{Item: Item{ID: "young", Since: start.Add(1)}, act: removeOrphan},
 		{Item: Item{ID: "old", Since: start}, act: removeOrphan},
 		{Item: Item{ID: "waits"}},
+		{Item: Item{ID: "again", Since: start.Add(-2)}, act: removeOrphan, tried: start.Add(2)},
+		{Item: Item{ID: "first", Since: start.Add(-1)}, act: removeOrphan, tried: start.Add(1)},
 		{Item: Item{ID: "asked", Since: start.Add(2)}, act: removeAbandoned},
 	}}
 	instances, leftovers := p.pick()
@@ -691,14 +756,14 @@ func TestPick(t *testing.T) {
 	for _, f := range append(instances, leftovers...) {
 		got = append(got, f.ID)
 	}
-	if diff := cmp.Diff([]string{"asked", "old", "young", "image"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"asked", "old", "young", "first", "again", "image"}, got); diff != "" {
 		t.Error(diff)
 	}
 }
 
 func TestKept(t *testing.T) {
-	v := view{owners: map[string]bool{"b": true, "no": false, "": true}, page: Page{Abandoned: map[string]AbandonedInstance{"a": {}, "b": {}}}}
-	if diff := cmp.Diff([]string{"a", "b"}, v.kept()); diff != "" {
+	v := view{owners: map[string]bool{"b": true, "no": false, "": true}, page: Page{Abandoned: map[string]AbandonedInstance{"a": {}, "b": {}}, Elsewhere: map[string]string{"c": "other"}}}
+	if diff := cmp.Diff([]string{"a", "b", "c"}, v.kept()); diff != "" {
 		t.Error(diff)
 	}
 	if len((view{}).kept()) != 0 || len(v.owners) != 3 {
@@ -720,5 +785,11 @@ func TestUnlisted(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"h1 torn", "h2 mute"}, got); diff != "" {
 		t.Error(diff)
+	}
+	// h1 said what instances it has, and not what else.
+	for what, want := range map[silence]bool{{"h1", true}: false, {"h1", false}: true, {"h2", true}: true, {"h2", false}: true} {
+		if p.silent[what] != want {
+			t.Errorf("%+v is silent: %v", what, !want)
+		}
 	}
 }

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"fleetdesk/internal/core/fault"
+	"fleetdesk/internal/platform/proc"
 	"fleetdesk/internal/proxy/provider"
 )
 
@@ -18,6 +21,8 @@ import (
 type Providers interface {
 	Names() []string
 	Lookup(name string) (provider.Provider, error)
+	// Epoch changes each time the provider of that name is built anew.
+	Epoch(name string) uint64
 }
 
 // Options are what a Sweeper is made of.
@@ -44,6 +49,9 @@ type Options struct {
 	Event func(providerName string, warning bool, reason, message string)
 	// Removed, if any, is told each instance that a sweep found or made gone.
 	Removed func(providerName string, in provider.Instance)
+	// Elapsed, if any, is the clock for the age of claims and of what was read.
+	// Without one it is the machine's, which goes on while it sleeps.
+	Elapsed func() time.Duration
 	// Metrics, if any, is where the metrics are registered.
 	Metrics prometheus.Registerer
 	Log     *slog.Logger
@@ -70,9 +78,12 @@ type sheet struct {
 	memory   memory
 	claims   claims
 	beat     uint64
+	epoch    uint64
 	dead     []string
 	lasted   time.Duration
 	toldHash map[string]bool
+	// toldErr are the errors that were logged and go on, by what failed.
+	toldErr map[string]map[string]bool
 }
 
 // New returns a Sweeper; Run starts it. Its metrics are
@@ -105,6 +116,9 @@ func New(o Options) (*Sweeper, error) {
 	}
 	if o.Removed == nil {
 		o.Removed = func(string, provider.Instance) {}
+	}
+	if o.Elapsed == nil {
+		o.Elapsed = proc.Now
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -150,10 +164,15 @@ func (s *Sweeper) signal() {
 	}
 }
 
+// farewell bounds the time in which Run takes the claims back.
+const farewell = 5 * time.Second
+
 // Run sweeps every provider each interval until ctx ends. Providers are swept
-// side by side, each at most once at a time, so that a mute one delays none.
+// side by side, each at most once at a time, so that a mute one delays none. At
+// the end it takes this operator's claims back, as far as hosts answer soon.
 func (s *Sweeper) Run(ctx context.Context) error {
 	var group sync.WaitGroup
+	defer s.withdraw(ctx)
 	defer group.Wait()
 	for {
 		timer := time.NewTimer(s.start(ctx, &group))
@@ -168,6 +187,51 @@ func (s *Sweeper) Run(ctx context.Context) error {
 	}
 }
 
+// withdraw takes this operator's claims back, so that the next one need not wait
+// until they are old. No sweep runs any more.
+func (s *Sweeper) withdraw(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	defer cancel()
+	s.mu.Lock()
+	sheets := maps.Clone(s.sheets)
+	s.mu.Unlock()
+	var group sync.WaitGroup
+	for name, sh := range sheets {
+		if sh.beat == 0 {
+			continue
+		}
+		sh.beat++
+		group.Go(func() {
+			if err := s.unclaim(ctx, name, sh.beat); err != nil {
+				s.o.Log.Warn("claims could not be taken back: the next operator waits until they are old", "provider", name,
+					"class", string(fault.Of(err)), "error", err)
+			}
+		})
+	}
+	group.Wait()
+}
+
+func (s *Sweeper) unclaim(ctx context.Context, name string, beat uint64) error {
+	p, err := s.o.Providers.Lookup(name)
+	if err != nil {
+		return fmt.Errorf("look the provider up: %w", err)
+	}
+	c, ok := provider.As[provider.Claimer](p)
+	if !ok {
+		return nil
+	}
+	rows, err := c.Claim(ctx, provider.Claim{
+		Installation: s.o.Installation, Holder: s.o.Holder,
+		Beat: beat, Period: time.Second, Dead: []string{s.o.Holder},
+	})
+	for _, r := range rows {
+		if err == nil && r.Err != nil {
+			err = r.Err
+		}
+	}
+	return err //nolint:wrapcheck // the caller names the provider, and the row its host
+}
+
 // start begins the sweeps that are due and returns the time to the next.
 func (s *Sweeper) start(ctx context.Context, group *sync.WaitGroup) time.Duration {
 	names := s.o.Providers.Names()
@@ -180,7 +244,7 @@ func (s *Sweeper) start(ctx context.Context, group *sync.WaitGroup) time.Duratio
 		configured[name] = true
 		sh := s.sheets[name]
 		if sh == nil {
-			sh = &sheet{toldHash: map[string]bool{}}
+			sh = &sheet{toldHash: map[string]bool{}, toldErr: map[string]map[string]bool{}}
 			s.sheets[name] = sh
 		}
 		if sh.busy {
@@ -224,6 +288,9 @@ func (s *Sweeper) one(ctx context.Context, name string, sh *sheet) {
 	// this takes; see the claim. A sweep that is cut off goes on in the next.
 	limited, cancel := context.WithTimeout(ctx, 2*max(s.o.Interval, shortest))
 	w := &work{s: s, name: name, sh: sh}
+	s.mu.Lock()
+	w.last = sh.report
+	s.mu.Unlock()
 	w.run(limited)
 	cancel()
 	sh.lasted = time.Since(began)

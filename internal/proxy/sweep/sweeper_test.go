@@ -235,11 +235,12 @@ func TestOwnersAreReadAgain(t *testing.T) {
 		turn    func(b *book)
 		verdict sweep.Verdict
 	}{
-		"still lost":    {func(*book) {}, sweep.Removed},
-		"has an owner":  {func(b *book) { b.owners["z"] = true }, sweep.Waiting},
-		"was abandoned": {func(b *book) { b.abandoned["z"] = sweep.AbandonedInstance{} }, sweep.Abandoned},
-		"API is away":   {func(b *book) { b.fail["Owners"] = away }, sweep.Due},
-		"page is away":  {func(b *book) { b.fail["Page"] = away }, sweep.Due},
+		"still lost":              {func(*book) {}, sweep.Removed},
+		"has an owner":            {func(b *book) { b.owners["z"] = true }, sweep.Waiting},
+		"was abandoned":           {func(b *book) { b.abandoned["z"] = sweep.AbandonedInstance{} }, sweep.Abandoned},
+		"was abandoned elsewhere": {func(b *book) { b.elsewhere["z"] = "other" }, sweep.Abandoned},
+		"API is away":             {func(b *book) { b.fail["Owners"] = away }, sweep.Due},
+		"page is away":            {func(b *book) { b.fail["Page"] = away }, sweep.Due},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

@@ -21,6 +21,10 @@ const (
 	maxNamed = 10
 	// maxHashes bounds the held sets that are remembered as told.
 	maxHashes = 256
+	// maxLine is how many instances of a held set one line of the log names.
+	maxLine = 100
+	// maxErrs bounds the errors that are remembered as logged.
+	maxErrs = 32
 )
 
 // ReleaseCommand is what a person types to let the sweep of that provider
@@ -75,8 +79,7 @@ func (w *work) tell() {
 	}
 	w.s.m.conflicts.WithLabelValues(w.name).Set(float64(w.alive))
 	w.s.m.runs.WithLabelValues(w.name, r.result()).Inc()
-	if r.Err != nil {
-		w.s.o.Log.Warn("a sweep could not look", "provider", w.name, "class", string(fault.Of(r.Err)), "error", r.Err)
+	if w.warn("a sweep could not look", r.Err); r.Err != nil {
 		return
 	}
 	held := 0.0
@@ -101,7 +104,25 @@ func (w *work) tell() {
 	}
 }
 
-// tellHeld tells of a set that the fuse holds back, once.
+// warn logs what failed, once for each error until it does not fail any more.
+func (w *work) warn(what string, err error) {
+	told := w.sh.toldErr[what]
+	switch {
+	case err == nil:
+		delete(w.sh.toldErr, what)
+		return
+	case told[err.Error()]:
+		return
+	case told == nil || len(told) >= maxErrs:
+		told = map[string]bool{}
+		w.sh.toldErr[what] = told
+	}
+	told[err.Error()] = true
+	w.s.o.Log.Warn(what+"; it is logged once for each error", "provider", w.name, "class", string(fault.Of(err)), "error", err)
+}
+
+// tellHeld tells of a set that the fuse holds back, once. The log has all of
+// it, since what a report shows of it may be cut short.
 func (w *work) tellHeld() {
 	r := &w.report
 	if w.sh.toldHash[r.Hash] {
@@ -111,6 +132,12 @@ func (w *work) tellHeld() {
 		clear(w.sh.toldHash)
 	}
 	w.sh.toldHash[r.Hash] = true
+	total := len(w.plan.held)
+	for from := 0; from < total; from += maxLine {
+		to := min(from+maxLine, total)
+		w.s.o.Log.Warn("the fuse holds orphans back; lines of at most 100 name all of them", "provider", w.name, "hash", r.Hash,
+			"from", from+1, "to", to, "of", total, "instances", strings.Join(w.plan.held[from:to], " "))
+	}
 	w.s.o.Event(w.name, true, EventSweepHeld, fmt.Sprintf(
 		"orphans are held back: %s. When they may go: %s", r.Fuse, ReleaseCommand(w.name, r.Hash)))
 }

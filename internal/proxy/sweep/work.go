@@ -3,9 +3,10 @@ package sweep
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
-	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/proxy/provider"
 )
 
@@ -16,6 +17,9 @@ const (
 	// freshFor is how long the Proxies, once read, are good enough to remove
 	// by; then they are read again.
 	freshFor = 30 * time.Second
+	// pageFreshFor is the same of what is written down: it is little to read, and
+	// a person who takes a word back expects to be heard.
+	pageFreshFor = 5 * time.Second
 )
 
 // work is one sweep of one provider.
@@ -23,14 +27,18 @@ type work struct {
 	s    *Sweeper
 	name string
 	sh   *sheet
+	// last is the report of the sweep before; nil if there is none.
+	last *Report
 
 	p provider.Provider
-	// claimedAt is when the claims were renewed, for period; zero without.
-	claimedAt time.Time
-	period    time.Duration
-	fresh     fresh
-	plan      plan
-	report    Report
+	// claimedAt is when the claims were renewed, by the clock Elapsed, for
+	// period, which is zero without.
+	claimedAt, period time.Duration
+	fresh             fresh
+	// keep are the UIDs of which nothing was taken for a leftover.
+	keep   []string
+	plan   plan
+	report Report
 	// newcomers are live operators that nobody was told of.
 	newcomers []string
 	alive     int
@@ -40,6 +48,7 @@ type work struct {
 func (w *work) run(ctx context.Context) {
 	if err := w.look(ctx); err != nil {
 		w.report.Err = err
+		w.carry()
 		return
 	}
 	w.remove(ctx)
@@ -49,6 +58,58 @@ func (w *work) run(ctx context.Context) {
 	for _, f := range w.plan.findings {
 		w.report.Items = append(w.report.Items, f.Item)
 	}
+	w.recall()
+}
+
+// carry takes over what the last sweep found: one that could not look says
+// nothing of it, and it is not gone.
+func (w *work) carry() {
+	last := w.last
+	if last == nil {
+		return
+	}
+	w.report.Instances, w.report.Unlisted = last.Instances, last.Unlisted
+	w.report.Hash, w.report.Fuse = last.Hash, last.Fuse
+	for _, it := range last.Items {
+		if it.Verdict != Removed {
+			w.report.Items = append(w.report.Items, it)
+		}
+	}
+}
+
+// mute is what is said first of an item whose host did not answer.
+const mute = "its host did not answer, and this is what was known"
+
+// recall takes over what the last sweep found on hosts that did not answer now.
+func (w *work) recall() {
+	if w.last == nil {
+		return
+	}
+	here, left := map[thing]bool{}, map[string]bool{}
+	for i := range w.plan.findings {
+		f := &w.plan.findings[i]
+		here[f.thing()] = true
+		if f.Left {
+			left[f.UID] = true
+		}
+	}
+	for _, it := range w.last.Items {
+		_, written := w.fresh.page.Abandoned[it.UID]
+		_, other := w.fresh.page.Elsewhere[it.UID]
+		if it.Verdict == Removed || !w.plan.silent[silence{it.Host, it.What == Instance}] ||
+			here[thing{it.Host, it.What, it.ID, it.UID}] || w.fresh.owners[it.UID] || left[it.UID] {
+			continue
+		}
+		if it.Left = it.Left && (written || other); !it.Left && it.Verdict != Unreadable && it.Verdict != Failed {
+			// Nobody judged it now.
+			it.Verdict = Waiting
+		}
+		if !strings.HasPrefix(it.Message, mute) {
+			it.Message = strings.TrimSuffix(mute+": "+it.Message, ": ")
+		}
+		w.report.Items = append(w.report.Items, it)
+	}
+	slices.SortStableFunc(w.report.Items, byPlace)
 }
 
 // limit bounds one call that looks: a host that says nothing must leave time
@@ -66,7 +127,13 @@ func (w *work) look(ctx context.Context) error {
 		w.claimed(nil, err)
 		return err
 	}
-	v := view{installation: w.s.o.Installation, grace: w.s.o.Grace, dryRun: w.s.o.DryRun}
+	// After Lookup: one that was replaced in between answers nothing any more.
+	if epoch := w.s.o.Providers.Epoch(w.name); epoch != w.sh.epoch {
+		// Its hosts' names may lead to other machines now, where nothing was
+		// claimed yet and nobody seen.
+		w.sh.epoch, w.sh.claims, w.sh.dead = epoch, claims{told: w.sh.claims.told}, nil
+	}
+	v := view{provider: w.name, installation: w.s.o.Installation, grace: w.s.o.Grace, dryRun: w.s.o.DryRun}
 	v.bars = w.claim(ctx)
 	call, cancel := context.WithTimeout(ctx, w.limit())
 	v.hosts, err = w.p.ListByTag(call, w.s.o.Installation)
@@ -80,12 +147,10 @@ func (w *work) look(ctx context.Context) error {
 	v.owners, v.page = w.fresh.owners, w.fresh.page
 	if c, ok := provider.As[provider.Cleaner](w.p); ok {
 		call, cancel := context.WithTimeout(ctx, w.limit())
-		v.leftovers, v.leftoversErr = c.Leftovers(call, w.s.o.Installation, v.kept())
+		w.keep = v.kept()
+		v.leftovers, v.leftoversErr = c.Leftovers(call, w.s.o.Installation, w.keep)
 		cancel()
-		if v.leftoversErr != nil {
-			w.s.o.Log.Warn("a provider's leftovers could not be listed", "provider", w.name,
-				"class", string(fault.Of(v.leftoversErr)), "error", v.leftoversErr)
-		}
+		w.warn("a provider's leftovers could not be listed", v.leftoversErr)
 	}
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("the sweep took too long to look: %w", err)
@@ -108,23 +173,21 @@ func (w *work) claim(ctx context.Context) bars {
 	// A sweep that waits for mute hosts makes the next renewal late: what the
 	// last one took is promised as well.
 	w.period = (3*max(w.s.o.Interval, w.sh.lasted) + time.Millisecond - 1).Truncate(time.Millisecond)
-	w.claimedAt = time.Now()
+	w.claimedAt = w.s.o.Elapsed()
 	call, cancel := context.WithTimeout(ctx, w.limit())
 	defer cancel()
 	rows, err := c.Claim(call, provider.Claim{
 		Installation: w.s.o.Installation, Holder: w.s.o.Holder,
 		Beat: w.sh.beat, Period: w.period, Dead: w.sh.dead,
 	})
-	if err != nil {
-		w.s.o.Log.Warn("a provider's hosts could not be claimed", "provider", w.name, "class", string(fault.Of(err)), "error", err)
-	}
+	w.warn("a provider's hosts could not be claimed", err)
 	return w.claimed(rows, err)
 }
 
 // claimed takes the answer of Claim over; err also stands for a claim that
 // could not be asked for.
 func (w *work) claimed(rows []provider.HostClaims, err error) bars {
-	next, s := w.sh.claims.look(time.Now(), rows, err)
+	next, s := w.sh.claims.look(time.Now(), w.period, rows, err)
 	w.sh.claims, w.sh.dead = next, s.dead
 	w.report.Conflicts, w.newcomers = s.conflicts, s.fresh
 	holders := map[string]bool{}
@@ -137,9 +200,11 @@ func (w *work) claimed(rows []provider.HostClaims, err error) bars {
 	return s.bars
 }
 
-// fresh is what the book said last, and when the reading began.
+// fresh is what the book said last, and when the readings began, by the clock
+// Elapsed.
 type fresh struct {
-	at     time.Time
+	at     time.Duration
+	pageAt time.Duration
 	owners map[string]bool
 	page   Page
 	// err says why it could not be read again; it then stays so for this sweep.
@@ -148,19 +213,29 @@ type fresh struct {
 
 // read reads the Proxies, and after them what is written down.
 func (w *work) read(ctx context.Context) error {
-	at := time.Now()
+	at := w.s.o.Elapsed()
 	call, cancel := context.WithTimeout(ctx, w.limit())
 	owners, err := w.s.o.Book.Owners(call)
 	cancel()
 	if err != nil {
 		return fmt.Errorf("list the Proxies: %w", err)
 	}
-	call, cancel = context.WithTimeout(ctx, w.limit())
+	if err := w.readPage(ctx); err != nil {
+		return err
+	}
+	w.fresh.at, w.fresh.owners = at, owners
+	return nil
+}
+
+// readPage reads what is written down alone.
+func (w *work) readPage(ctx context.Context) error {
+	at := w.s.o.Elapsed()
+	call, cancel := context.WithTimeout(ctx, w.limit())
 	defer cancel()
 	page, err := w.s.o.Book.Page(call, w.name)
 	if err != nil {
 		return fmt.Errorf("read what is written down of the provider: %w", err)
 	}
-	w.fresh = fresh{at: at, owners: owners, page: page}
+	w.fresh.pageAt, w.fresh.page = at, page
 	return nil
 }

@@ -26,6 +26,10 @@ const ledgerPause = time.Minute
 // maxWhy bounds what is said of the reason of an abandonment.
 const maxWhy = 200
 
+// maxLedgerQuote bounds what is quoted of the ledger's error, which has a
+// command to type.
+const maxLedgerQuote = 700
+
 // abandon lets the Proxy go and leaves its instance to a person. The instance is
 // written down first: once the Proxy is gone, the sweep would take it for a
 // leftover. Whatever instant the operator dies at, the next one comes here again.
@@ -72,18 +76,20 @@ func (r *Reconciler) writeDown(ctx context.Context, px *v1alpha1.Proxy, why stri
 	}
 	after := min(r.pauses.failed(key(px), recording, string(px.UID), err, time.Now()), spread(ledgerPause))
 	return r.say(ctx, px, fault.Of(err).Meaning().Reason, fmt.Sprintf(
-		"the instance is to be left to a person (%s) and cannot be written down in ProxyProvider %s: %s. It is tried again; %s",
-		clip(why, maxWhy), px.Spec.Provider, clip(err.Error(), maxQuote), ledgerRemedy(px, err)), err, wait(after)), false
+		"the instance is to be left to a person (%s) and cannot be written down in ProxyProvider %s: %s. It is tried again%s",
+		clip(why, maxWhy), px.Spec.Provider, clip(err.Error(), maxLedgerQuote), ledgerRemedy(px, err)), err, wait(after)), false
 }
 
-// ledgerRemedy says how a Proxy goes on whose instance cannot be written down.
-func ledgerRemedy(px *v1alpha1.Proxy, err error) string {
-	remedy := "see to it that the operator may write there"
-	if fault.Of(err) == fault.Quota {
-		remedy = fmt.Sprintf("to make room, run: kubectl annotate proxyprovider %s %s=UID --overwrite (with UIDs out of its status.abandoned)", px.Spec.Provider, v1alpha1.RemoveAbandonedAnnotation)
+// ledgerRemedy says how a Proxy goes on whose instance cannot be written down,
+// past what the ledger's own error says of room and of whose the object is.
+func ledgerRemedy(px *v1alpha1.Proxy, err error) (remedy string) {
+	switch fault.Of(err) {
+	case fault.Quota, fault.Conflict:
+	default:
+		remedy = "; see to it that the operator may write there"
 	}
 	if skips(px) {
-		return remedy + fmt.Sprintf("; to have the instance deleted instead, run: kubectl -n %s annotate proxy %s %s-", px.Namespace, px.Name, v1alpha1.SkipCleanupAnnotation)
+		remedy += fmt.Sprintf("; to have the instance deleted instead, run: kubectl -n %s annotate proxy %s %s-", px.Namespace, px.Name, v1alpha1.SkipCleanupAnnotation)
 	}
 	return remedy
 }

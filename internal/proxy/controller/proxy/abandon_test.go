@@ -19,6 +19,9 @@ import (
 	"fleetdesk/internal/proxy/provider/fake"
 )
 
+// noReprieve has a host that left the configuration believed at once.
+func noReprieve(o *proxy.Options) { o.Reprieve = -1 }
+
 func skipped(px *v1alpha1.Proxy) {
 	px.Annotations = map[string]string{v1alpha1.SkipCleanupAnnotation: "true"}
 }
@@ -57,7 +60,7 @@ func TestAnAbandonedInstanceIsWrittenDownBeforeItsProxyGoes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := &torn{}
-			b := newBench(t, func(o *proxy.Options) { c.Client = o.Client; o.Client = c })
+			b := newBench(t, func(o *proxy.Options) { c.Client = o.Client; o.Client = c }, noReprieve)
 			b.providers.of["a"] = tc.answer
 			px := b.doomed(cluster.Namespace(t), "a", tc.change)
 			c.fail.Store(true)
@@ -97,8 +100,9 @@ func TestAProxyThatCannotBeWrittenDownWaitsAndSaysSo(t *testing.T) {
 		says   []string
 	}{
 		"full": {
-			fault.New(fault.Quota, "2000 instances are written down there already"), v1alpha1.ReasonQuota,
-			[]string{"2000 instances", "kubectl annotate proxyprovider a " + v1alpha1.RemoveAbandonedAnnotation + "=UID"},
+			// The ledger's own words say how to make room.
+			fault.New(fault.Quota, "2000 instances are written down there already: "+strings.Repeat("x", 500)+" run: kubectl patch"), v1alpha1.ReasonQuota,
+			[]string{"2000 instances", "run: kubectl patch. It is tried again"},
 		},
 		"API error": {errors.New("etcdserver: request timed out"), v1alpha1.ReasonTransient, []string{"request timed out", "may write there"}},
 		"refused":   {fault.New(fault.Denied, "forbidden"), v1alpha1.ReasonDenied, []string{"forbidden", "may write there"}},
@@ -106,7 +110,7 @@ func TestAProxyThatCannotBeWrittenDownWaitsAndSaysSo(t *testing.T) {
 		for way, change := range map[string]func(*v1alpha1.Proxy){"skip": skipped, "host gone": func(*v1alpha1.Proxy) {}} {
 			t.Run(name+", "+way, func(t *testing.T) {
 				t.Parallel()
-				b := newBench(t)
+				b := newBench(t, noReprieve)
 				b.providers.of["a"] = &answers{state: provider.Abandoned}
 				px := b.doomed(cluster.Namespace(t), "a", change)
 				b.ledger.set(tc.err)

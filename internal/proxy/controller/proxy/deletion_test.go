@@ -42,11 +42,15 @@ type state struct {
 	secrets bool
 }
 
-// long is Deleting when it has lasted longer than Options.Patience.
-const long = "Deleting, 5 min on"
+const (
+	// long is Deleting when it has lasted longer than Options.Patience.
+	long = "Deleting, 5 min on"
+	// stays is Abandoned when it has lasted longer than Options.Reprieve.
+	stays = "Abandoned, a minute on"
+)
 
 func deletes() []string {
-	return append([]string{string(provider.Gone), string(provider.Deleting), long, string(provider.Abandoned)}, classes()...)
+	return append([]string{string(provider.Gone), string(provider.Deleting), long, string(provider.Abandoned), stays}, classes()...)
 }
 
 func gets() []string { return append([]string{""}, classes()...) }
@@ -82,7 +86,7 @@ func states() (all []state) {
 // deletions runs states, each with a Proxy and a provider of its own.
 type deletions struct {
 	*bench
-	// impatient finds that every deletion takes long.
+	// impatient finds that everything has taken long.
 	impatient *proxy.Reconciler
 	// with has the Secrets that the Proxies name, without does not.
 	with, without string
@@ -91,7 +95,7 @@ type deletions struct {
 func newDeletions(t *testing.T) *deletions {
 	d := &deletions{bench: newBench(t), with: cluster.Namespace(t), without: cluster.Namespace(t)}
 	o := d.options
-	o.Patience = time.Nanosecond
+	o.Patience, o.Reprieve = time.Nanosecond, -1
 	d.impatient = proxy.New(o)
 	for _, name := range []string{"auth", "cloud"} {
 		if err := d.client.Create(t.Context(), secret(d.with, name, map[string]string{"username": "u", "password": "p", "data": "#cloud-config"})); err != nil {
@@ -105,7 +109,8 @@ func newDeletions(t *testing.T) *deletions {
 func (d *deletions) place(name string, s state) (*v1alpha1.Proxy, *answers) {
 	a := &answers{get: failures("get")[s.get], del: failures("delete")[s.del]}
 	if a.del == nil {
-		a.state = provider.State(strings.TrimSuffix(s.del, strings.TrimPrefix(long, string(provider.Deleting))))
+		state, _, _ := strings.Cut(s.del, ",")
+		a.state = provider.State(state)
 	}
 	d.providers.mu.Lock()
 	switch s.provider {
@@ -140,7 +145,7 @@ func (d *deletions) run(name string, s state) string {
 		d.t.Errorf("%+v: %s", s, fmt.Sprintf(format, args...))
 	}
 	at := *d.bench
-	if s.del == long {
+	if s.del == long || s.del == stays {
 		at.reconciler = d.impatient
 	}
 	comesBack := func(res reconcile.Result, err error) {
@@ -200,6 +205,8 @@ func (s state) rule() string {
 	case s.del == string(provider.Gone):
 		return "released"
 	case s.del == string(provider.Abandoned):
+		return "waits: DeletionPending"
+	case s.del == stays:
 		return "abandoned"
 	case s.del == string(provider.Deleting):
 		return "waits: Terminating"
@@ -232,6 +239,7 @@ func (s state) tells(ready metav1.Condition) bool {
 	causes["its section fails"] = v1alpha1.ReasonProviderBroken
 	causes["has no provider"] = v1alpha1.ReasonProviderNotFound
 	causes["has been deleting the instance for more than"] = v1alpha1.ReasonDeletionPending
+	causes[`host "h1" is not in the configuration`] = v1alpha1.ReasonDeletionPending
 	causes["the instance is being deleted"] = v1alpha1.ReasonTerminating
 	told := false
 	for cause, reason := range causes {
@@ -284,7 +292,7 @@ func (d *deletions) end(px *v1alpha1.Proxy, a *answers, s state, complain func(s
 		}
 		return "released"
 	}
-	if s.annotation != "true" && (s.del != string(provider.Abandoned) || deleted == 0) {
+	if s.annotation != "true" && (s.del != stays || deleted == 0) {
 		complain("it was abandoned although nobody asked for it")
 	}
 	if record.ProviderID != px.Status.ProviderID || record.Host != "h1" || record.Proxy != px.Namespace+"/"+px.Name || record.Reason == "" || record.Time.IsZero() {

@@ -163,6 +163,42 @@ func (r *repairs) clear(name types.NamespacedName) {
 	delete(r.of, name)
 }
 
+// absences remembers since when Delete has answered, for each Proxy, that its
+// host has left the configuration. Any other answer, and another configuration,
+// end that.
+type absences struct {
+	mu sync.Mutex
+	of map[types.NamespacedName]absence
+}
+
+type absence struct {
+	uid   types.UID
+	host  string
+	epoch uint64
+	began time.Time
+}
+
+func newAbsences() *absences { return &absences{of: map[types.NamespacedName]absence{}} }
+
+// since notes such an answer and returns when the first of them came.
+func (a *absences) since(name types.NamespacedName, is absence, now time.Time) time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	was := a.of[name]
+	if was.began.IsZero() || was.uid != is.uid || was.host != is.host || was.epoch != is.epoch {
+		is.began = now
+		a.of[name] = is
+		return now
+	}
+	return was.began
+}
+
+func (a *absences) clear(name types.NamespacedName) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.of, name)
+}
+
 // slots bounds the provider calls that run at once against one host, so that a
 // mute host never takes all workers. Whoever finds none free comes back.
 type slots struct {

@@ -156,7 +156,7 @@ func (p *pass) reconsider(ctx context.Context) (outcome, bool) {
 		p.r.o.Inventory.Note(p.px.Spec.Provider, string(p.px.UID), in)
 		return outcome{}, true
 	case fault.Of(err) == fault.NotFound, fault.Of(err) == fault.Permanent:
-		// Also a host that has left the configuration.
+		// Also a host that has left the configuration, of which Delete says so.
 		return p.clearAway(ctx)
 	}
 	return p.troubled(finding{err: err}), false
@@ -193,6 +193,12 @@ func (p *pass) clear(ctx context.Context, there bool) (outcome, bool) {
 	move := p.misplaced()
 	state, err := p.p.Delete(ctx, p.r.ref(p.px))
 	release()
+	if err == nil && state == provider.Abandoned {
+		// Its host has left the configuration, so nobody looked whether something
+		// is there: a machine that is made elsewhere now might be the second.
+		err = fault.Errorf(fault.Permanent, "host %q is not in the configuration of provider %s: put it back, or delete the Proxy", st.Host, p.px.Spec.Provider)
+		return p.refusedAs(removing, err), false
+	}
 	switch {
 	case err != nil && (there || move || retriable(err)):
 		return p.refusedAs(removing, err), false

@@ -80,6 +80,11 @@ type Options struct {
 	// Patience is how long a provider may take for a deletion before the Proxy
 	// says so and names the way out; default 5 minutes.
 	Patience time.Duration
+	// Reprieve is how long Delete must answer that the host of an instance has
+	// left the configuration before the instance is abandoned for it; default one
+	// minute, and negative for at once. It begins anew with each start of the
+	// operator.
+	Reprieve time.Duration
 	// Workers is how many Proxies are reconciled at once.
 	Workers int
 	Log     *slog.Logger
@@ -92,7 +97,9 @@ type Reconciler struct {
 	repairs *repairs
 	slots   *slots
 	drained *drained
-	queue   atomic.Pointer[queue]
+	// absences are Proxies under deletion whose hosts left the configuration.
+	absences *absences
+	queue    atomic.Pointer[queue]
 }
 
 // New returns a reconciler; SetupWithManager puts it to work.
@@ -100,7 +107,13 @@ func New(o Options) *Reconciler {
 	if o.Patience == 0 {
 		o.Patience = defaultPatience
 	}
-	return &Reconciler{o: o, pauses: newPauses(), repairs: newRepairs(), slots: newSlots(o.Workers), drained: &drained{of: map[types.NamespacedName]types.UID{}}}
+	if o.Reprieve == 0 {
+		o.Reprieve = defaultReprieve
+	}
+	return &Reconciler{
+		o: o, pauses: newPauses(), repairs: newRepairs(), slots: newSlots(o.Workers),
+		drained: &drained{of: map[types.NamespacedName]types.UID{}}, absences: newAbsences(),
+	}
 }
 
 // outcome is what a reconcile came to: look again after a pause, or not until
@@ -179,6 +192,7 @@ func (r *Reconciler) forget(name types.NamespacedName) {
 	r.pauses.clear(name)
 	r.repairs.clear(name)
 	r.drained.clear(name)
+	r.absences.clear(name)
 }
 
 // writeStatus writes px's status when it differs from before; a write that

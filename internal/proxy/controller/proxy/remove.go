@@ -20,6 +20,8 @@ import (
 const (
 	// defaultPatience is Options.Patience when that is zero.
 	defaultPatience = 5 * time.Minute
+	// defaultReprieve is Options.Reprieve when that is zero.
+	defaultReprieve = time.Minute
 	// slowPause is the time between two steps of a deletion that takes longer.
 	slowPause = 15 * time.Second
 )
@@ -46,6 +48,7 @@ func (r *Reconciler) remove(ctx context.Context, px *v1alpha1.Proxy) outcome {
 	inputs := fmt.Sprintf("%s/%d/%d", px.UID, r.o.Providers.Epoch(px.Spec.Provider), r.o.Inventory.Recoveries(px.Spec.Provider))
 	p, err := r.o.Providers.Lookup(px.Spec.Provider)
 	if err != nil {
+		r.absences.clear(key(px))
 		return r.say(ctx, px, providerReason(err), fmt.Sprintf("%s. Put the provider back in order, or %s", clip(err.Error(), maxQuote), wayOut(px)), err, settled())
 	}
 	if after := r.pauses.due(key(px), removing, inputs, time.Now()); after > 0 {
@@ -78,11 +81,14 @@ func (r *Reconciler) destroy(ctx context.Context, px *v1alpha1.Proxy, p provider
 		return r.blocked(ctx, px, inputs, getErr, "the instance cannot be looked at")
 	}
 	state, err := p.Delete(ctx, ref)
+	if err != nil || state != provider.Abandoned {
+		r.absences.clear(key(px))
+	}
 	switch {
 	case err == nil && state == provider.Gone:
 		return r.release(ctx, px)
 	case err == nil && state == provider.Abandoned:
-		return r.abandon(ctx, px, fmt.Sprintf("host %q is not in the configuration of provider %s any more", ref.Host, px.Spec.Provider))
+		return r.hostLeft(ctx, px)
 	case err == nil:
 		r.pauses.clear(key(px), removing)
 		if time.Since(px.DeletionTimestamp.Time) > r.o.Patience {
@@ -97,6 +103,21 @@ func (r *Reconciler) destroy(ctx context.Context, px *v1alpha1.Proxy, p provider
 		return r.release(ctx, px)
 	}
 	return r.blocked(ctx, px, inputs, err, "the instance cannot be deleted")
+}
+
+// hostLeft abandons the instance once its host has been out of the configuration
+// for a while: a host that was taken out by a slip of an editor, or is missing
+// in half a file, is put back by then.
+func (r *Reconciler) hostLeft(ctx context.Context, px *v1alpha1.Proxy) outcome {
+	now := time.Now()
+	left := fmt.Sprintf("host %q is not in the configuration of provider %s any more", px.Status.Host, px.Spec.Provider)
+	at := r.absences.since(key(px), absence{uid: px.UID, host: px.Status.Host, epoch: r.o.Providers.Epoch(px.Spec.Provider)}, now).Add(r.o.Reprieve)
+	if after := at.Sub(now); after > 0 {
+		return r.say(ctx, px, v1alpha1.ReasonDeletionPending, fmt.Sprintf(
+			"%s. If it stays so, the Proxy goes at %s, and its instance is left as it is and is yours to remove; to have it deleted, put the host back before. To let the Proxy go at once, %s",
+			left, at.UTC().Format(time.RFC3339), wayOut(px)), nil, wait(after))
+	}
+	return r.abandon(ctx, px, left)
 }
 
 // retriable tells errors that may pass on their own from those that need a

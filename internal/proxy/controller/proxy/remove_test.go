@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"fleetdesk/api/v1alpha1"
 	"fleetdesk/internal/core/fault"
@@ -112,6 +113,7 @@ func TestSkipCleanup(t *testing.T) {
 func TestAProxyOnAHostThatLeftTheConfigurationGoesAndItsInstanceIsNamed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, fake.Options{Hosts: []string{"h1"}})
+	r.reprieve = time.Second
 	px := r.proxy("a", func(px *v1alpha1.Proxy) { px.Finalizers = []string{v1alpha1.Finalizer} })
 	r.create(px)
 	px.Status.ProviderID, px.Status.Host = "fake://h2/00000001", "h2"

@@ -16,15 +16,16 @@ import (
 // Proxy's provider found wrong with it or with the Proxy's host; while all is
 // well there is none. It is a hint for people: neither phase nor readiness heed
 // it. The message has nothing that one check changes and the next changes back,
-// so that a host in trouble costs a write for each Proxy when that begins and
-// one when it ends.
+// not even the reason, and a host is well again only after two good checks: so
+// that one in trouble, also one that comes and goes, costs a write for each
+// Proxy when that begins and one when it ends.
 func (r *Reconciler) noteTrouble(px *v1alpha1.Proxy) {
 	reason := ""
 	if r.o.Trouble != nil {
 		reason = r.o.Trouble(px.Spec.Provider, px.Status.Host)
 	}
 	f := facts{now: metav1.Now(), generation: px.Generation}
-	const more = ": kubectl get proxyprovider %s -o yaml tells more"
+	const more = ": kubectl get proxyprovider %s -o yaml says what"
 	switch reason {
 	case "":
 		apimeta.RemoveStatusCondition(&px.Status.Conditions, v1alpha1.ConditionProvider)
@@ -33,7 +34,7 @@ func (r *Reconciler) noteTrouble(px *v1alpha1.Proxy) {
 			fmt.Sprintf("the check of provider %s failed"+more, px.Spec.Provider, px.Spec.Provider))
 	default:
 		setCondition(&px.Status, f, v1alpha1.ConditionProvider, metav1.ConditionFalse, v1alpha1.ReasonHostsInTrouble,
-			fmt.Sprintf("the check of host %s of provider %s says %s"+more, px.Status.Host, px.Spec.Provider, reason, px.Spec.Provider))
+			fmt.Sprintf("the check of host %s of provider %s finds something wrong"+more, px.Status.Host, px.Spec.Provider, px.Spec.Provider))
 	}
 }
 

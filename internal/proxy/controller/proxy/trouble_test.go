@@ -59,7 +59,7 @@ func (r *rig) reachable(name, reason, message string) *v1alpha1.Proxy {
 	return px
 }
 
-const poolLow = "the check of host h2 of provider fake says PoolLow: kubectl get proxyprovider fake -o yaml tells more"
+const poolLow = "the check of host h2 of provider fake finds something wrong: kubectl get proxyprovider fake -o yaml says what"
 
 // What a check finds wrong with a host shows on the Proxies there and on no
 // others, for as long as it is so; they work on.
@@ -85,8 +85,9 @@ func TestAHostInTroubleShowsOnItsProxiesAlone(t *testing.T) {
 	if b.Status.Phase != v1alpha1.PhaseReady {
 		t.Errorf("phase %s", b.Status.Phase)
 	}
-	// The next checks say the same: nothing is written.
-	for range 3 {
+	// The next checks find that, or something else: nothing is written.
+	for _, reason := range []string{"PoolLow", "Unreachable", "PoolLow"} {
+		checks.set("fake", "h2", reason)
 		n := checks.count("fake", "h2")
 		r.reconciler.WakeHosts(t.Context(), "fake", []string{"h2"})
 		r.until("another look", func() string {
@@ -203,7 +204,7 @@ func TestAFailedCheckShowsOnEveryProxyAlsoUnderDeletion(t *testing.T) {
 		checks.set("fake", host, v1alpha1.ReasonCheckFailed)
 	}
 	r.reconciler.WakeHosts(t.Context(), "fake", nil)
-	const failed = "the check of provider fake failed: kubectl get proxyprovider fake -o yaml tells more"
+	const failed = "the check of provider fake failed: kubectl get proxyprovider fake -o yaml says what"
 	r.reachable("b", v1alpha1.ReasonCheckFailed, failed)
 	a := r.reachable("a", v1alpha1.ReasonCheckFailed, failed)
 	if ready := condition(a, v1alpha1.ConditionReady); ready.Reason != v1alpha1.ReasonPermanent || !strings.Contains(ready.Message, "skip-cleanup=true") {

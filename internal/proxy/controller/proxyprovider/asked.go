@@ -1,15 +1,10 @@
 package proxyprovider
 
 import (
-	"context"
 	"fmt"
-	"hash/fnv"
+	"slices"
 	"strings"
-	"time"
-	"unicode"
-	"unicode/utf8"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"fleetdesk/api/v1alpha1"
@@ -65,11 +60,16 @@ func (r *Reconciler) judge(o *v1alpha1.ProxyProvider, in known) {
 		a.told.add("release " + release)
 		wrong = append(wrong, wrongRelease(release, in.sweep.Hash))
 	}
-	var unknown []string
+	var unknown, waiting []string
 	for _, uid := range namedUIDs(o) {
-		if !a.uids[uid] && !a.told["remove "+uid] {
-			a.told.add("remove " + uid)
+		switch told := "remove " + uid; {
+		case a.told[told]:
+		case !a.uids[uid]:
+			a.told.add(told)
 			unknown = append(unknown, uid)
+		case !sweeps(in) && !a.told["idle "+uid]:
+			a.told.add("idle " + uid)
+			waiting = append(waiting, uid)
 		}
 	}
 	r.mu.Unlock()
@@ -78,12 +78,27 @@ func (r *Reconciler) judge(o *v1alpha1.ProxyProvider, in known) {
 		wrong = append(wrong, fmt.Sprintf("annotation %s names %s, and no abandoned instance of this provider has such a UID: "+
 			"nothing is done about it; status.abandoned has those that there are", v1alpha1.RemoveAbandonedAnnotation, named(unknown)))
 	}
+	if len(waiting) > 0 {
+		wrong = append(wrong, fmt.Sprintf("annotation %s names %s, and %s", v1alpha1.RemoveAbandonedAnnotation, named(waiting), noSweep(o, in, waiting[0])))
+	}
 	for _, message := range wrong {
 		r.record(o.Name, o.UID, true, EventNotUnderstood, message)
 	}
 	if changed && in.state != nil {
 		r.o.Asked(o.Name)
 	}
+}
+
+// sweeps tells whether a sweep does what a person asks for, as far as is known.
+func sweeps(in known) bool { return in.state != nil && !(in.swept && in.sweep.DryRun) }
+
+// noSweep says why none does, and what to do about an instance.
+func noSweep(o *v1alpha1.ProxyProvider, in known, uid string) string {
+	if in.state != nil {
+		return "sweeps only report what they would do: start the operator without --gc-dry-run to have it done"
+	}
+	row := slices.IndexFunc(o.Status.Abandoned, func(a v1alpha1.AbandonedInstance) bool { return a.UID == uid })
+	return notSwept + ": " + putBackOrStrike(o.Name, max(row, 0), uid)
 }
 
 func wrongRelease(release, hash string) string {
@@ -105,65 +120,4 @@ func named(all []string) string {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text
-}
-
-// forget drops what is known of a provider whose object is gone.
-func (r *Reconciler) forget(name string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.asked, name)
-}
-
-// eventTimeout bounds a look into the cache's memory.
-const eventTimeout = time.Second
-
-// Event records an Event on the provider's object.
-func (r *Reconciler) Event(name string, warning bool, reason, message string) {
-	ctx, cancel := context.WithTimeout(context.Background(), eventTimeout)
-	defer cancel()
-	o := &v1alpha1.ProxyProvider{}
-	if err := r.o.Client.Get(ctx, types.NamespacedName{Name: name}, o); err != nil {
-		o.UID = "" // it is told all the same: the object comes soon
-	}
-	r.record(name, o.UID, warning, reason, message)
-}
-
-// record makes the Event. Kubernetes takes Events of the same object, reason
-// and action for one that repeats, and keeps the first one's text; so the
-// action is the text's own, and the object is named without its version.
-func (r *Reconciler) record(name string, uid types.UID, warning bool, reason, message string) {
-	kind := corev1.EventTypeNormal
-	if warning {
-		kind = corev1.EventTypeWarning
-	}
-	message = clip(message, maxText)
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(message))
-	r.o.Events.Eventf(&corev1.ObjectReference{
-		APIVersion: v1alpha1.GroupVersion.String(), Kind: "ProxyProvider", Name: name, UID: uid,
-	}, nil, kind, reason, fmt.Sprintf("%s-%08x", reason, h.Sum32()), "%s", message)
-}
-
-// maxText bounds the text of a condition or an Event, in bytes: the API refuses
-// an Event with more.
-const maxText = 1024
-
-// clip makes one line of at most that many bytes of valid UTF-8 of a text: it
-// may quote what a far side sent.
-func clip(s string, most int) string {
-	s = strings.Map(func(c rune) rune {
-		if unicode.IsControl(c) {
-			return ' '
-		}
-		return c
-	}, strings.ToValidUTF8(s, "�"))
-	if len(s) <= most {
-		return s
-	}
-	const more = " …"
-	s = s[:most-len(more)]
-	for !utf8.ValidString(s) {
-		s = s[:len(s)-1]
-	}
-	return s + more
 }

@@ -9,7 +9,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fleetdesk/api/v1alpha1"
@@ -23,8 +22,10 @@ const (
 	// beside them they must fit into the 1.5 MiB that are stored at most.
 	MaxAbandoned      = 2000
 	maxAbandonedBytes = 700 << 10
-	// ownersPage is how many Proxies one request lists.
-	ownersPage = 500
+	// ownersPage is how many Proxies one request lists, and objectsPage how many
+	// ProxyProviders, each of which may be large.
+	ownersPage  = 500
+	objectsPage = 50
 	// maxPages bounds a listing that never ends.
 	maxPages = 2000
 	// listTries bounds how often a listing begins anew, because its place in
@@ -79,21 +80,57 @@ func unreadable(what string, err error) error {
 	return fault.Errorf(class, "%s: %w", what, err)
 }
 
-// Page implements sweep.Book. A provider without an object has an empty page;
-// UIDs that an annotation names and that are not written down are left out.
+// Page implements sweep.Book. A provider without an object, or with one that
+// another operator keeps, has a page without rows of its own; UIDs that an
+// annotation names and that are not written down are left out. All objects are
+// read, as of one moment: an instance may be written down with a provider that
+// had its host before.
 func (r *Reconciler) Page(ctx context.Context, providerName string) (sweep.Page, error) {
-	o := &v1alpha1.ProxyProvider{}
-	err := r.o.Reader.Get(ctx, types.NamespacedName{Name: providerName}, o)
-	switch {
-	case apierrors.IsNotFound(err):
-		return sweep.Page{}, nil
-	case err != nil:
-		return sweep.Page{}, unreadable("ProxyProvider "+providerName+" cannot be read", err)
+	var err error
+	for range listTries {
+		var page sweep.Page
+		if page, err = r.page(ctx, providerName); err == nil {
+			return page, nil
+		}
+		if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+			break
+		}
 	}
-	page := sweep.Page{
-		Abandoned: make(map[string]sweep.AbandonedInstance, len(o.Status.Abandoned)),
-		Release:   strings.TrimSpace(o.Annotations[v1alpha1.ReleaseSweepAnnotation]),
+	return sweep.Page{}, unreadable("the ProxyProviders cannot be listed", err)
+}
+
+func (r *Reconciler) page(ctx context.Context, name string) (page sweep.Page, err error) {
+	next := ""
+	for range maxPages {
+		list := &v1alpha1.ProxyProviderList{}
+		if err := r.o.Reader.List(ctx, list, client.Limit(objectsPage), client.Continue(next)); err != nil {
+			return page, err
+		}
+		for i := range list.Items {
+			r.read(&list.Items[i], name, &page)
+		}
+		if next = list.Continue; next == "" {
+			return page, nil
+		}
 	}
+	return page, fmt.Errorf("the list does not end after %d pages of %d", maxPages, objectsPage)
+}
+
+// read adds what an object says to the page of a provider. What another
+// operator wrote down is kept as well, and what a person asks of that one is
+// not asked of us.
+func (r *Reconciler) read(o *v1alpha1.ProxyProvider, name string, page *sweep.Page) {
+	if o.Name != name || r.foreign(o) {
+		for _, a := range o.Status.Abandoned {
+			if page.Elsewhere == nil {
+				page.Elsewhere = map[string]string{}
+			}
+			page.Elsewhere[a.UID] = o.Name
+		}
+		return
+	}
+	page.Release = strings.TrimSpace(o.Annotations[v1alpha1.ReleaseSweepAnnotation])
+	page.Abandoned = make(map[string]sweep.AbandonedInstance, len(o.Status.Abandoned))
 	for _, a := range o.Status.Abandoned {
 		page.Abandoned[a.UID] = sweep.AbandonedInstance{ProviderID: a.ProviderID, Host: a.Host}
 	}
@@ -102,7 +139,6 @@ func (r *Reconciler) Page(ctx context.Context, providerName string) (sweep.Page,
 			page.Remove = append(page.Remove, uid)
 		}
 	}
-	return page, nil
 }
 
 // namedUIDs are the UIDs of the annotation remove-abandoned, each once.
@@ -136,7 +172,8 @@ func (r *Reconciler) Strike(ctx context.Context, providerName string, uids []str
 // there when nil is returned; writing it again is fine, and fills in what was
 // not known before. When the object is full the error is of class Quota and
 // says what to do. An object that is missing is made, also for a provider that
-// the providers file does not have.
+// the providers file does not have. One that another operator keeps is an error
+// of class Conflict.
 func (r *Reconciler) Abandon(ctx context.Context, providerName string, a v1alpha1.AbandonedInstance) error {
 	if a.UID == "" || a.Proxy == "" {
 		return fault.New(fault.Invalid, "an abandoned instance needs the UID and the name of its Proxy")
@@ -148,7 +185,7 @@ func (r *Reconciler) Abandon(ctx context.Context, providerName string, a v1alpha
 	}
 	a.Time = seconds(a.Time)
 	err := r.rewrite(ctx, providerName, &entry{adds: true, apply: func(list instances) (instances, error) {
-		return withInstance(list, providerName, a)
+		return r.withInstance(list, providerName, a)
 	}})
 	if err != nil {
 		return fmt.Errorf("writing the abandoned instance of Proxy %s down in ProxyProvider %s: %w", a.Proxy, providerName, err)
@@ -159,7 +196,7 @@ func (r *Reconciler) Abandon(ctx context.Context, providerName string, a v1alpha
 type instances = []v1alpha1.AbandonedInstance
 
 // withInstance returns the list with a in it.
-func withInstance(list instances, name string, a v1alpha1.AbandonedInstance) (instances, error) {
+func (r *Reconciler) withInstance(list instances, name string, a v1alpha1.AbandonedInstance) (instances, error) {
 	for i := range list {
 		if list[i].UID != a.UID {
 			continue
@@ -174,11 +211,22 @@ func withInstance(list instances, name string, a v1alpha1.AbandonedInstance) (in
 	}
 	longer := append(list[:len(list):len(list)], a)
 	if len(longer) > MaxAbandoned || bytesOf(longer) > maxAbandonedBytes {
-		return list, fault.Errorf(fault.Quota, "it holds %d abandoned instances already, and no more fit: have the sweep remove some"+
-			" (kubectl annotate proxyprovider %s %s=UID,UID --overwrite), or remove them by hand at their hosts, which the sweep notices",
-			len(list), name, v1alpha1.RemoveAbandonedAnnotation)
+		return list, fault.Errorf(fault.Quota, "it holds %d abandoned instances already, and no more fit: %s", len(list), r.makeRoom(name, list))
 	}
 	return longer, nil
+}
+
+// makeRoom says how a person makes room in an object that is full.
+func (r *Reconciler) makeRoom(name string, list instances) string {
+	if r.state(name) == nil {
+		uid := "UID"
+		if len(list) > 0 {
+			uid = list[0].UID
+		}
+		return notSwept + ": " + putBackOrStrike(name, 0, uid)
+	}
+	return fmt.Sprintf("have the sweep remove some, or strike those that were removed by hand (kubectl annotate proxyprovider %s %s=UID,UID --overwrite)",
+		name, v1alpha1.RemoveAbandonedAnnotation)
 }
 
 // bytesOf is how large a value is as JSON.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/client-go/kubernetes"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
@@ -176,10 +176,11 @@ func TestInAManager(t *testing.T) {
 			t.Fatal(err)
 		}
 		rec = proxyprovider.New(proxyprovider.Options{
-			Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), States: r.States, Checks: r.Checks, Sweeps: r.Sweeps,
+			Installation: r.name, Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), States: r.States, Checks: r.Checks, Sweeps: r.Sweeps,
 			Asked: r.Asked, Events: mgr.GetEventRecorder("proxy-operator"),
 		})
 		rec.Changed(r.name) // before it starts: nothing
+		rec.Event(r.name, true, "HostInTrouble", "before there is an object")
 		if err := rec.SetupWithManager(mgr); err != nil {
 			t.Fatal(err)
 		}
@@ -233,19 +234,23 @@ func TestInAManager(t *testing.T) {
 	rec.Event(r.name, true, "HostInTrouble", "host a: Error")
 	rec.Event(r.name, true, "HostInTrouble", "host b: "+strings.Repeat("\xff\x00x", 3000))
 	rec.Event(r.name, false, "HostRecovered", "100%d of it")
+	kc, err := kubernetes.NewForConfig(cluster.Config(t))
+	if err != nil {
+		t.Fatal(err)
+	}
 	until(t, "Events", func() string {
-		var list eventsv1.EventList
-		if err := r.client.List(t.Context(), &list, client.InNamespace("default")); err != nil {
+		list, err := kc.CoreV1().Events("").Search(r.client.Scheme(), r.there()) // as kubectl describe does
+		if err != nil {
 			return err.Error()
 		}
 		var got []string
 		for _, e := range list.Items {
-			if e.Regarding.Kind == "ProxyProvider" && e.Regarding.Name == r.name && e.Regarding.UID == r.there().UID {
-				got = append(got, fmt.Sprintf("%s %s %.8s", e.Type, e.Reason, e.Note))
-			}
+			got = append(got, fmt.Sprintf("%s %s %.8s", e.Type, e.Reason, e.Message))
 		}
 		slices.Sort(got)
-		if want := []string{"Normal HostRecovered 100%d of", "Warning HostInTrouble host a: ", "Warning HostInTrouble host b: "}; !slices.Equal(got, want) {
+		if want := []string{
+			"Normal HostRecovered 100%d of", "Warning HostInTrouble before t", "Warning HostInTrouble host a: ", "Warning HostInTrouble host b: ",
+		}; !slices.Equal(got, want) {
 			return fmt.Sprintf("%q", got)
 		}
 		return ""

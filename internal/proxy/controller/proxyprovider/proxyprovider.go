@@ -44,6 +44,9 @@ type State struct {
 
 // Options are what a Reconciler is made of.
 type Options struct {
+	// Installation is the identity of this operator. An object that bears the
+	// mark of another one is left alone. Empty: every object is ours.
+	Installation string
 	// Client reads from the manager's cache and writes; Reader is uncached.
 	Client client.Client
 	Reader client.Reader
@@ -79,12 +82,18 @@ const (
 // time; what ends within a second makes one write.
 type Reconciler struct {
 	o     Options
+	mark  string // of this installation
 	queue atomic.Pointer[queue]
 
 	mu sync.Mutex
 	// asked is what is known of each provider's annotations.
 	asked map[string]*asked
-	books map[string]*book
+	books map[string]*book // those that are in use
+	// others are the marks of other operators on objects of our providers'
+	// names that were told of.
+	others map[string]string
+	// untold are Events of providers whose object is not there yet.
+	untold map[string][]event
 }
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -99,7 +108,10 @@ func New(o Options) *Reconciler {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Reconciler{o: o, asked: map[string]*asked{}, books: map[string]*book{}}
+	return &Reconciler{
+		o: o, mark: markOf(o.Installation), asked: map[string]*asked{}, books: map[string]*book{},
+		others: map[string]string{}, untold: map[string][]event{},
+	}
 }
 
 // Changed has a provider's object written again soon; it never blocks. Before
@@ -164,12 +176,22 @@ func (r *Reconciler) reconcile(ctx context.Context, name string) (ctrl.Result, e
 		return ctrl.Result{}, nil
 	case apierrors.IsNotFound(err):
 		o = &v1alpha1.ProxyProvider{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		r.putMark(o)
 		if err := r.o.Client.Create(ctx, o); err != nil {
 			return ctrl.Result{}, fmt.Errorf("making ProxyProvider %s: %w", name, err)
 		}
 	case err != nil:
 		return ctrl.Result{}, err
+	case r.foreign(o):
+		if in.state == nil {
+			r.forget(name) // what another operator has is none of our business
+		} else {
+			r.tellForeign(o)
+			r.tellLate(o)
+		}
+		return ctrl.Result{}, nil // a change of it wakes us
 	}
+	r.tellLate(o)
 	written := len(o.Status.Abandoned) > 0
 	if !o.DeletionTimestamp.IsZero() && !written {
 		return ctrl.Result{}, r.letGo(ctx, o) // its end wakes us, to make it anew
@@ -178,7 +200,7 @@ func (r *Reconciler) reconcile(ctx context.Context, name string) (ctrl.Result, e
 		if in.users, err = r.users(ctx, name); err != nil {
 			return ctrl.Result{}, err
 		}
-		if in.users.count == 0 && !written {
+		if in.users.count == 0 && !written && leftBehind(o) == 0 {
 			return ctrl.Result{}, r.remove(ctx, o)
 		}
 	}
@@ -234,16 +256,21 @@ func (r *Reconciler) users(ctx context.Context, name string) (u users, err error
 }
 
 // hold has the object held back from deletion while instances are written down
-// in it, and no longer. Who writes one down adds the finalizer first.
+// in it, and no longer, and has it marked as ours. Who writes one down adds the
+// finalizer first.
 func (r *Reconciler) hold(ctx context.Context, o *v1alpha1.ProxyProvider, written bool) error {
-	if controllerutil.ContainsFinalizer(o, v1alpha1.AbandonedFinalizer) == written || !o.DeletionTimestamp.IsZero() {
+	if !o.DeletionTimestamp.IsZero() {
 		return nil // to an object that is going none can be added
+	}
+	if controllerutil.ContainsFinalizer(o, v1alpha1.AbandonedFinalizer) == written && r.marked(o) {
+		return nil
 	}
 	return r.setFinalizer(ctx, o, written)
 }
 
 func (r *Reconciler) setFinalizer(ctx context.Context, o *v1alpha1.ProxyProvider, on bool) error {
 	base := o.DeepCopy()
+	r.putMark(o)
 	if on {
 		controllerutil.AddFinalizer(o, v1alpha1.AbandonedFinalizer)
 	} else {

@@ -28,7 +28,8 @@ const (
 // instances: whoever has the turn writes for all who wait, so that a thousand
 // Proxies let go together are a few writes, and none overtakes another for ever.
 type book struct {
-	turn chan struct{} // whoever fills it
+	turn  chan struct{} // whoever fills it
+	users int           // callers that have it; with the last one it goes
 
 	mu      sync.Mutex
 	waiting []*entry
@@ -65,7 +66,8 @@ func (b *book) drop(e *entry) {
 	b.waiting = slices.DeleteFunc(b.waiting, func(other *entry) bool { return other == e })
 }
 
-func (r *Reconciler) book(name string) *book {
+// open returns the book of a provider, to be closed again.
+func (r *Reconciler) open(name string) *book {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	b := r.books[name]
@@ -73,7 +75,16 @@ func (r *Reconciler) book(name string) *book {
 		b = &book{turn: make(chan struct{}, 1)}
 		r.books[name] = b
 	}
+	b.users++
 	return b
+}
+
+func (r *Reconciler) close(name string, b *book) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if b.users--; b.users == 0 {
+		delete(r.books, name)
+	}
 }
 
 // rewrite makes one change of a provider's abandoned instances. After an error
@@ -82,7 +93,8 @@ func (r *Reconciler) rewrite(ctx context.Context, name string, e *entry) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	e.done = make(chan struct{})
-	b := r.book(name)
+	b := r.open(name)
+	defer r.close(name, b)
 	b.add(e)
 	select {
 	case <-e.done:
@@ -145,8 +157,7 @@ func (r *Reconciler) commit(ctx context.Context, name string, batch []*entry) er
 	case overtaken(err):
 		return fault.Errorf(fault.Transient, "others wrote to it %d times in between: %w", writeTries, err)
 	case apierrors.IsRequestEntityTooLargeError(err):
-		return fault.Errorf(fault.Quota, "it is full: have the sweep remove some of its abandoned instances (kubectl annotate proxyprovider %s %s=UID,UID --overwrite): %w",
-			name, v1alpha1.RemoveAbandonedAnnotation, err)
+		return fault.Errorf(fault.Quota, "it is full: %s: %w", r.makeRoom(name, nil), err)
 	}
 	return unreadable("the Kubernetes API refuses", err)
 }
@@ -160,6 +171,9 @@ func overtaken(err error) bool {
 func (r *Reconciler) apply(ctx context.Context, o *v1alpha1.ProxyProvider, name string, batch []*entry) error {
 	var list instances
 	if o != nil {
+		if r.foreign(o) {
+			return r.refuseForeign(o)
+		}
 		list = slices.Clone(o.Status.Abandoned)
 	}
 	adds := false
@@ -173,6 +187,7 @@ func (r *Reconciler) apply(ctx context.Context, o *v1alpha1.ProxyProvider, name 
 		return nil
 	case o == nil:
 		o = &v1alpha1.ProxyProvider{ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{v1alpha1.AbandonedFinalizer}}}
+		r.putMark(o)
 		if err := r.o.Client.Create(ctx, o); err != nil {
 			return err
 		}

@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -57,14 +59,17 @@ func summarize(o *v1alpha1.ProxyProvider, in known) {
 	st := &o.Status
 	switch {
 	case in.state == nil:
-		st.Hosts, st.HostsOK, st.Sweep = nil, "", nil
+		st.Hosts, st.HostsOK = nil, ""
+		if leftBehind(o) == 0 {
+			st.Sweep = nil
+		}
 	default:
 		st.Kind = in.state.Kind
 		if in.checked {
 			st.Hosts, st.HostsOK = hostsOf(in.check)
 		}
 		if in.swept {
-			st.Sweep = sweepOf(in.sweep)
+			st.Sweep = sweepOf(in.sweep, st.Sweep)
 		}
 	}
 	found := []verdict{configured(o, in), reachable(in), clean(o, in)}
@@ -75,7 +80,7 @@ func summarize(o *v1alpha1.ProxyProvider, in known) {
 			ObservedGeneration: o.Generation, LastTransitionTime: in.now,
 		})
 	}
-	first := firstToMend(o, found)
+	first := firstToMend(o, in, found)
 	st.Reason, st.Message = cmp.Or(first.detail, first.reason), clip(first.message, maxText)
 }
 
@@ -102,10 +107,11 @@ func unknown(reason, format string, args ...any) verdict {
 // object does not go, else the first condition that is False, else the first of
 // which something keeps us from saying. A kind without a check is no trouble,
 // and a sweep that did not end yet holds nobody up.
-func firstToMend(o *v1alpha1.ProxyProvider, found []verdict) verdict {
+func firstToMend(o *v1alpha1.ProxyProvider, in known, found []verdict) verdict {
 	if !o.DeletionTimestamp.IsZero() {
-		return not(v1alpha1.ReasonAbandoned, "it is being deleted and stays, since %s; to forget them and leave the instances where they are:"+
-			" kubectl patch proxyprovider %s --type=merge -p '{\"metadata\":{\"finalizers\":null}}'", abandonedText(o), o.Name)
+		return not(v1alpha1.ReasonAbandoned, "it is being deleted and stays, since %s; without its finalizer it goes, and a sweep then takes the instances"+
+			" for leftovers and removes them when its grace has passed: kubectl patch proxyprovider %s --type=merge -p '{\"metadata\":{\"finalizers\":null}}'",
+			abandonedText(o, in), o.Name)
 	}
 	for _, v := range found {
 		if v.status == metav1.ConditionFalse {
@@ -124,14 +130,18 @@ func configured(o *v1alpha1.ProxyProvider, in known) verdict {
 	switch {
 	case in.state == nil:
 		why := ""
-		if n := in.users.count; n > 0 {
-			why = fmt.Sprintf("; %d Proxies name it (%s): put it back, or delete them", n, named(in.users.first))
-			if n > len(in.users.first) {
-				why = fmt.Sprintf("; %d Proxies name it (%s, …): put it back, or delete them", n, named(in.users.first))
-			}
-		}
 		if n := len(o.Status.Abandoned); n > 0 {
-			why += "; " + abandonedText(o)
+			why = "; " + abandonedText(o, in)
+		}
+		if leftBehind(o) > 0 {
+			why += "; " + leftBehindText(o)
+		}
+		if n := in.users.count; n > 0 {
+			more := ""
+			if n > len(in.users.first) {
+				more = ", …"
+			}
+			why += fmt.Sprintf("; %d Proxies name it (%s%s): put it back, or delete them", n, named(in.users.first), more)
 		}
 		return not(v1alpha1.ReasonRemoved, "the providers file does not have it any more%s", why)
 	case in.state.Err != nil:
@@ -165,7 +175,10 @@ func reachable(in known) verdict {
 		return isSo(fmt.Sprintf("%d of %d hosts are well", len(in.check.Hosts), len(in.check.Hosts)))
 	}
 	first := bad[0]
-	text := fmt.Sprintf("host %s: %s: %s", first.Host, first.Reason, clip(first.Message, maxQuote))
+	text := fmt.Sprintf("%s: %s", first.Reason, clip(first.Message, maxQuote))
+	if !namesHost(first.Message, first.Host) {
+		text = fmt.Sprintf("host %s: %s", first.Host, text)
+	}
 	if len(bad) > 1 {
 		others := make([]string, 0, len(bad)-1)
 		for _, h := range bad[1:] {
@@ -176,6 +189,19 @@ func reachable(in known) verdict {
 	v := not(v1alpha1.ReasonHostsInTrouble, "%s", text)
 	v.detail = clip(first.Reason, maxField)
 	return v
+}
+
+// namesHost tells whether a row's message begins with the host's name, as
+// errors of providers do.
+func namesHost(message, host string) bool {
+	message = strings.TrimPrefix(message, "host ")
+	for _, start := range []string{strconv.Quote(host), host} {
+		rest, found := strings.CutPrefix(message, start)
+		if found && (strings.HasPrefix(rest, ":") || strings.HasPrefix(rest, " ")) {
+			return true
+		}
+	}
+	return false
 }
 
 // hostsOf are the rows of a report, those in trouble first.

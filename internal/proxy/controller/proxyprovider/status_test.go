@@ -164,12 +164,12 @@ func states() map[string]state {
 		},
 		"removed, with an instance": {
 			left: true, abandoned: 4,
-			columns: "False|Unknown|-|Removed|-", reasons: "Removed|Removed|Abandoned", says: []string{"4 instances", "crawl/p-3 fake://box-1/p-3, …", "remove-abandoned="},
+			columns: "False|Unknown|-|Removed|-", reasons: "Removed|Removed|Abandoned", says: []string{"4 instances", "crawl/p-3 fake://box-1/p-3, …", "put it back first", "--subresource=status"},
 		},
 		"deleted by a person": {
 			reason: "why it stays comes first", check: new(checkOf("a=Error")), sweep: &swept, abandoned: 1, deleted: true,
 			columns: "True|False|0/1|Abandoned|0", reasons: "OK|HostsInTrouble|Abandoned",
-			says: []string{"being deleted and stays", "1 instances", "remove-abandoned=", `kubectl patch proxyprovider NAME --type=merge -p '{"metadata":{"finalizers":null}}'`},
+			says: []string{"being deleted and stays", "1 instances", "remove-abandoned=", "removes them when its grace has passed", `kubectl patch proxyprovider NAME --type=merge -p '{"metadata":{"finalizers":null}}'`},
 		},
 	}
 }

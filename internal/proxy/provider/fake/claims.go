@@ -14,7 +14,8 @@ import (
 type claimKey struct{ installation, holder string }
 
 // Claim implements provider.Claimer; hosts are asked concurrently. Its steps
-// are "claim" and, for each of the dead, "unclaim".
+// are "claim" and, for each of the dead, "unclaim". A holder that is in its own
+// Dead only takes its claims back.
 func (p *Provider) Claim(ctx context.Context, c provider.Claim) ([]provider.HostClaims, error) {
 	if err := p.begin(ctx, "Claim"); err != nil {
 		return nil, err
@@ -49,14 +50,13 @@ func checkClaim(c provider.Claim) error {
 
 // claim puts c in place of the holder's last one, and takes the dead away.
 func (h *host) claim(ctx context.Context, c provider.Claim) error {
-	if err := provider.Step(ctx, "claim"); err != nil {
-		return err
-	}
-	h.put(c)
-	for _, dead := range c.Dead {
-		if dead == c.Holder {
-			continue
+	if !slices.Contains(c.Dead, c.Holder) {
+		if err := provider.Step(ctx, "claim"); err != nil {
+			return err
 		}
+		h.put(c)
+	}
+	for _, dead := range c.Dead {
 		if err := provider.Step(ctx, "unclaim"); err != nil {
 			return err
 		}

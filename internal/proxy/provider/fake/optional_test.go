@@ -148,6 +148,31 @@ func TestCloseEndsWatches(t *testing.T) {
 	}
 }
 
+// A holder that is in its own Dead only takes its claims back.
+func TestAClaimIsTakenBack(t *testing.T) {
+	p := fake.New(fake.Options{Hosts: []string{"h1", "h2"}})
+	mine := provider.Claim{Installation: "i", Holder: "operatora", Beat: 1, Period: time.Second}
+	p.PlantClaim("h1", provider.Claim{Installation: "i", Holder: "operatorb", Beat: 3, Period: time.Second})
+	if _, err := p.Claim(t.Context(), mine); err != nil {
+		t.Fatal(err)
+	}
+	mine.Beat, mine.Dead = 2, []string{mine.Holder}
+	for range 2 {
+		rows, err := p.Claim(provider.WithStepHook(t.Context(), func(step string) error {
+			if step == "claim" {
+				t.Error("a claim is made")
+			}
+			return nil
+		}), mine)
+		if err != nil || len(rows[0].Others) != 1 || len(rows[1].Others) != 0 {
+			t.Errorf("Claim = %+v, %v; want the other's on h1", rows, err)
+		}
+		if a, b := p.Claims("h1", "i"), p.Claims("h2", "i"); len(a) != 1 || len(b) != 0 {
+			t.Errorf("left: %+v and %+v; want the other's alone", a, b)
+		}
+	}
+}
+
 // A planted claim is one of another operator until it is removed.
 func TestPlantClaim(t *testing.T) {
 	p := fake.New(fake.Options{Hosts: []string{"h1", "h2"}})

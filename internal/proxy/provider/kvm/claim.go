@@ -24,6 +24,9 @@ import (
 // A host costs three calls: make, list, remove. The list comes after the new
 // claim is there: of two operators that begin at the same time one sees the
 // other. A pool that cannot be used is the row's error.
+//
+// A holder that is in its own Dead takes back what this provider claimed for it,
+// and makes nothing; what its other providers claimed is theirs to take back.
 func (p *Provider) Claim(ctx context.Context, c provider.Claim) ([]provider.HostClaims, error) {
 	if err := validClaim(c); err != nil {
 		return nil, err
@@ -72,9 +75,19 @@ func validClaim(c provider.Claim) error {
 func (p *Provider) claim(ctx context.Context, c virt.Conn, h *host, said provider.Claim) ([]provider.OtherClaim, error) {
 	own := image.Claim{Place: image.Place(said.Installation, p.name, h.name), Holder: said.Holder, Period: said.Period, Beat: said.Beat}
 	name := image.ClaimName(said.Installation, own)
-	pool, err := h.put(ctx, c, name)
-	if err != nil {
-		return nil, err
+	back := slices.Contains(said.Dead, said.Holder)
+	var pool virt.Pool
+	if back {
+		found, err := h.pool(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		pool = found.Pool
+	} else {
+		var err error
+		if pool, err = h.put(ctx, c, name); err != nil {
+			return nil, err
+		}
 	}
 	vols, err := c.StoragePoolListAllVolumes(ctx, pool)
 	if err != nil {
@@ -86,7 +99,7 @@ func (p *Provider) claim(ctx context.Context, c virt.Conn, h *host, said provide
 	for _, v := range vols {
 		one, ok := image.ParseClaim(v.Name)
 		switch {
-		case v.Name == name:
+		case v.Name == name && !back:
 			there = true
 		case !ok || !one.Of(said.Installation):
 		case one.Holder == said.Holder:
@@ -109,11 +122,15 @@ func (p *Provider) claim(ctx context.Context, c virt.Conn, h *host, said provide
 			return nil, err
 		}
 	}
-	if !there {
+	if !there && !back {
 		return nil, fault.Errorf(fault.Transient, "host %s: somebody removed the claim %s from pool %s: leave volumes of that name alone", h.name, name, pool.Name)
 	}
 	return summed(others), nil
 }
+
+// maxPeriod is what is believed at most of another's period: a claim that nobody
+// renews must not hold up sweeps for years.
+const maxPeriod = 24 * time.Hour
 
 // summed is one row for each holder. Several providers of one operator in one
 // pool count each for themselves; the sum of their beats grows with each of
@@ -124,7 +141,7 @@ func summed(others map[string]map[string]image.Claim) []provider.OtherClaim {
 		row := provider.OtherClaim{Holder: holder}
 		for _, one := range others[holder] {
 			row.Beat += one.Beat
-			row.Period = max(row.Period, one.Period)
+			row.Period = max(row.Period, min(one.Period, maxPeriod))
 		}
 		out = append(out, row)
 	}

@@ -319,9 +319,66 @@ func TestInvalidClaims(t *testing.T) {
 	if got := m.volumes("box-1", "default", ""); len(got) != 0 {
 		t.Errorf("made: %q", got)
 	}
-	// Nobody is dead in his own eyes.
-	claims(t, p, claimOf(holderA, 1, holderA))
-	if got := m.volumes("box-1", "default", "fleetdesk-claim-"); len(got) != 1 {
-		t.Errorf("the claims are %q", got)
+}
+
+// A holder that is in its own Dead takes its claims back, and makes none: nobody
+// waits for it to be dead. What its other providers claimed stays, and what a
+// later call did; other dead go beside. A pool that is full is no hindrance.
+func TestAnOperatorTakesItsClaimsBack(t *testing.T) {
+	const dead = "cccccccccccc"
+	m := newMem(t, "box-1", "box-2")
+	p, beside := m.open(t), m.open(t, providerNamed("home-nat"))
+	claims(t, beside, claimOf(holderA, 1))
+	kept := m.volumes("box-1", "default", "fleetdesk-claim-")
+	claims(t, p, claimOf(dead, 1))
+	claims(t, p, claimOf(holderA, 1))
+	for _, h := range m.hosts {
+		h.OnCall(func(rpc string) error {
+			if rpc == "virStorageVolCreateXML" {
+				t.Error("a claim is made")
+			}
+			return nil
+		})
+	}
+	for range 2 {
+		for _, r := range claims(t, p, claimOf(holderA, 2, holderA, dead)) {
+			if len(r.Others) != 0 {
+				t.Errorf("%s: others: %+v", r.Host, r.Others)
+			}
+		}
+	}
+	if got := m.volumes("box-1", "default", "fleetdesk-claim-"); !slices.Equal(got, kept) {
+		t.Errorf("the claims are %q; want %q of the other provider", got, kept)
+	}
+	for _, h := range m.hosts {
+		h.OnCall(nil)
+	}
+	claims(t, beside, claimOf(holderA, 1, holderA)) // at the beat that it has
+	if got := m.volumes("box-1", "default", "fleetdesk-claim-"); len(got) != 0 {
+		t.Errorf("when all took theirs back: %q", got)
+	}
+	claims(t, p, claimOf(holderA, 9))
+	claims(t, p, claimOf(holderA, 8, holderA))
+	if got := m.volumes("box-1", "default", "fleetdesk-claim-"); len(got) != 1 || !strings.HasSuffix(got[0], "-9") {
+		t.Errorf("of a later call: %q", got)
+	}
+	m.hosts["box-1"].RemovePool("default")
+	if rows, err := p.Claim(t.Context(), claimOf(holderA, 10, holderA)); err != nil || rows[0].Err == nil || rows[1].Err != nil {
+		t.Errorf("without a pool: %+v, %v; want that row an error", rows, err)
+	}
+}
+
+// A claim that nobody renews holds up sweeps for a few of its periods: more than
+// a day is believed of none.
+func TestALongPeriodIsBelievedForADay(t *testing.T) {
+	for period, want := range map[time.Duration]time.Duration{time.Second: time.Second, 24 * time.Hour: 24 * time.Hour, 72 * time.Hour: 24 * time.Hour} {
+		m := newMem(t, "box-1")
+		p := m.open(t)
+		c := claimOf(holderB, 1)
+		c.Period = period
+		claims(t, p, c)
+		if o := claims(t, p, claimOf(holderA, 1))[0].Others; len(o) != 1 || o[0].Period != want {
+			t.Errorf("of %s: %+v; want %s", period, o, want)
+		}
 	}
 }

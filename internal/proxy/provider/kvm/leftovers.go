@@ -34,6 +34,10 @@ const maxSized = 64
 //     theirs; halves of them, when no upload of this process runs;
 //   - disks and seeds of the installation without a domain of their name.
 //
+// What a host that left the configuration runs is nobody's to ask for, so its
+// traces in a pool that it shared count: see [Provider.doubtImages] and
+// [Provider.doubtParts]. What they name is left out.
+//
 // A clone's mark counts, and those of other installations: nothing goes that one
 // of them stands on, also when the letters in its name that tell an installation
 // are ours as well. The pool is listed before the domains, and a domain is defined
@@ -84,10 +88,63 @@ func (p *Provider) Leftovers(ctx context.Context, installation string, keep []st
 		case silent >= 0 && stocks[i].shared:
 			rows[i].Err = sharedError(h, hosts[silent], errs[silent])
 		default:
-			rows[i].Leftovers = p.leftovers(h, installation, stocks[i], used, kept)
+			rows[i].Leftovers = p.certain(h, installation, stocks[i], used, p.leftovers(h, installation, stocks[i], used, kept))
 		}
 	}
 	return rows, nil
+}
+
+// certain leaves out what may be in use where nobody is asked.
+func (p *Provider) certain(h *host, installation string, s stock, used uses, list []provider.Leftover) []provider.Leftover {
+	images, parts := p.doubtImages(installation, s, used), p.doubtParts(h, installation, s)
+	return slices.DeleteFunc(list, func(l provider.Leftover) bool {
+		if l.What == whatImage || l.What == whatUpload {
+			return images != ""
+		}
+		return parts != ""
+	})
+}
+
+// doubtImages says why an image of the pool may have a machine on it that no
+// configured host tells of, "" when none can: a disk or seed of the installation
+// without a domain may be of a host that left the configuration, and the machine
+// stands on any image of the pool.
+func (p *Provider) doubtImages(installation string, s stock, used uses) string {
+	for _, v := range s.volumes {
+		if part, ours := domain.PartOf(v.Name, installation); ours && !used.domains[part.Domain] {
+			return fmt.Sprintf("%s beside it has no domain on any configured host, and a machine elsewhere may stand on both: put that host back, or remove that volume when there is none", v.Name)
+		}
+	}
+	return ""
+}
+
+// doubtParts says why a disk or seed of a shared pool may be of a machine that no
+// configured host tells of, "" when it cannot: a claim tells of each place that
+// has the pool, and that place is another provider's or left the configuration.
+// Before this host has claimed the pool nothing is known of others.
+func (p *Provider) doubtParts(h *host, installation string, s stock) string {
+	if !s.shared {
+		return ""
+	}
+	places := map[string]bool{}
+	for _, one := range p.all() {
+		places[image.Place(installation, p.name, one.name)] = true
+	}
+	claimed := false
+	for _, v := range s.volumes {
+		c, ok := image.ParseClaim(v.Name)
+		switch {
+		case !ok || !c.Of(installation):
+		case !places[c.Place]:
+			return fmt.Sprintf("pool %s is shared, and the claim %s there is of another provider or of a host that left the configuration", h.conf.Pool, v.Name)
+		case c.Place == image.Place(installation, p.name, h.name):
+			claimed = true
+		}
+	}
+	if !claimed {
+		return fmt.Sprintf("pool %s is shared, and has no claim of this host yet, so that nobody knows who else uses it", h.conf.Pool)
+	}
+	return ""
 }
 
 // each runs f for all hosts at once.

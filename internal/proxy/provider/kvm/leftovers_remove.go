@@ -123,6 +123,9 @@ func (p *Provider) removeImage(ctx context.Context, c virt.Conn, h *host, instal
 	if why := p.needed(installation, n.Volume, one, s.used); why != "" {
 		return inUse(h, n.Volume, why)
 	}
+	if why := p.doubtImages(installation, s, s.used); why != "" {
+		return inUse(h, n.Volume, why)
+	}
 	for _, marker := range one.markers {
 		if err := removeVolume(ctx, c, marker, "kvm: remove marker"); err != nil {
 			return err
@@ -178,6 +181,9 @@ func (p *Provider) removePart(ctx context.Context, c virt.Conn, h *host, install
 		return nil
 	case s.used.domains[part.Domain]:
 		return inUse(h, name, "there is a domain that it is called after")
+	}
+	if why := p.doubtParts(h, installation, s); why != "" {
+		return inUse(h, name, why)
 	}
 	return removeVolume(ctx, c, s.volumes[i], "kvm: remove disk")
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,7 +33,8 @@ type claimed struct {
 
 // Claim implements [provider.Claimer] with one row, of the host "local". Its
 // steps are "local: claim" (the new claim takes the old one's name at once) and
-// "local: unclaim" for each of the dead.
+// "local: unclaim" for each of the dead. A holder that is in its own Dead takes
+// its claim back by "local: unclaim", and makes none.
 //
 // A claim lies in the state directory, so that two operators see each other
 // when they share one. On a copy of it each has a directory of its own; the
@@ -70,15 +72,17 @@ func (p *Provider) claim(ctx context.Context, c provider.Claim) ([]provider.Othe
 		return nil, err
 	}
 	defer release()
-	if err := provider.Step(ctx, "local: claim"); err != nil {
-		return nil, err
-	}
 	tag := TagOf(c.Installation)
-	if err := writeJSON(dir, claimName(tag, c.Holder), claimed{Format: format, Holder: c.Holder, Beat: c.Beat, PeriodMS: c.Period.Milliseconds()}); err != nil {
-		return nil, err
+	if !slices.Contains(c.Dead, c.Holder) {
+		if err := provider.Step(ctx, "local: claim"); err != nil {
+			return nil, err
+		}
+		if err := writeJSON(dir, claimName(tag, c.Holder), claimed{Format: format, Holder: c.Holder, Beat: c.Beat, PeriodMS: c.Period.Milliseconds()}); err != nil {
+			return nil, err
+		}
 	}
 	for _, dead := range c.Dead {
-		if !validHolder(dead) || dead == c.Holder {
+		if !validHolder(dead) {
 			continue
 		}
 		if err := provider.Step(ctx, "local: unclaim"); err != nil {
@@ -125,18 +129,19 @@ func others(dir, tag, holder string) ([]provider.OtherClaim, error) {
 func readClaim(path, holder string) (provider.OtherClaim, error) {
 	var c claimed
 	err := readJSON(path, &c)
-	if err == nil && (c.Format != format || c.Holder != holder || c.PeriodMS <= 0 || c.PeriodMS > int64(maxPeriod/time.Millisecond)) {
+	if err == nil && (c.Format != format || c.Holder != holder || c.PeriodMS <= 0) {
 		err = fmt.Errorf("%w: a field has no valid value", errTorn)
 	}
 	if err != nil {
 		return provider.OtherClaim{}, fault.Errorf(fault.Transient,
 			"cannot tell whose claim %s is: remove it when no other operator uses this state directory: %w", path, err)
 	}
-	return provider.OtherClaim{Holder: holder, Beat: c.Beat, Period: time.Duration(c.PeriodMS) * time.Millisecond}, nil
+	return provider.OtherClaim{Holder: holder, Beat: c.Beat, Period: time.Duration(min(c.PeriodMS, maxPeriod.Milliseconds())) * time.Millisecond}, nil
 }
 
-// maxPeriod bounds the period that is believed of another's claim.
-const maxPeriod = 365 * 24 * time.Hour
+// maxPeriod is what is believed at most of another's period: a claim that nobody
+// renews must not hold up sweeps for years.
+const maxPeriod = 24 * time.Hour
 
 func claimName(tag, holder string) string { return tag + "~" + holder }
 

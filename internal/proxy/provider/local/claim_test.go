@@ -110,7 +110,7 @@ func TestDamagedClaim(t *testing.T) {
 		"other holder": {"a file copied under another name", `{"format":1,"holder":"operatorz","beat":1,"periodMS":1000}`},
 		"later format": {"a newer version's file is not guessed at", `{"format":2,"holder":"operatora","beat":1,"periodMS":1000}`},
 		"no period":    {"it would be dead at once", `{"format":1,"holder":"operatora","beat":1}`},
-		"for ever":     {"three times that is beyond what can be counted", `{"format":1,"holder":"operatora","beat":1,"periodMS":9223372036854775807}`},
+		"below zero":   {"it would be dead before it is seen", `{"format":1,"holder":"operatora","beat":1,"periodMS":-1}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -127,6 +127,51 @@ func TestDamagedClaim(t *testing.T) {
 			want(t, "and is seen again", others(t, p, b), a)
 		})
 	}
+}
+
+// A claim that nobody renews holds up sweeps for a few of its periods: more than
+// a day is believed of none.
+func TestALongPeriodIsBelievedForADay(t *testing.T) {
+	for text, period := range map[string]time.Duration{
+		"86400000": 24 * time.Hour, "86400001": 24 * time.Hour, "9223372036854775807": 24 * time.Hour, "1000": time.Second,
+	} {
+		dir := t.TempDir()
+		p := reopen(t, dir)
+		a, b := claimOf("operatora", 1), claimOf("operatorb", 1)
+		others(t, p, a)
+		write(t, filepath.Join(dir, ".claims"), local.TagOf(installation)+"~operatora", `{"format":1,"holder":"operatora","beat":1,"periodMS":`+text+`}`)
+		a.Period = period
+		want(t, text+" ms", others(t, p, b), a)
+	}
+}
+
+// A holder that is in its own Dead takes its claim back: nobody waits for it to
+// be dead. It may do so twice, names other dead beside, and begins anew after it.
+func TestAnOperatorTakesItsClaimBack(t *testing.T) {
+	dir := t.TempDir()
+	p, q := reopen(t, dir), reopen(t, dir)
+	a, b, c := claimOf("operatora", 1), claimOf("operatorb", 1), claimOf("operatorc", 1)
+	for _, one := range []provider.Claim{a, b, c} {
+		others(t, p, one)
+	}
+	back := claimOf("operatora", 2)
+	back.Dead = []string{"operatora", "operatorc"}
+	for range 2 {
+		rows, err := p.Claim(provider.WithStepHook(t.Context(), func(step string) error {
+			if step == "local: claim" {
+				t.Error("a claim is made")
+			}
+			return nil
+		}), back)
+		if err != nil || rows[0].Err != nil {
+			t.Fatalf("Claim = %+v, %v", rows, err)
+		}
+		want(t, "taken back", rows[0].Others, b)
+		want(t, "another sees nobody", others(t, q, b))
+	}
+	a.Beat = 3
+	want(t, "begun anew", others(t, p, a), b)
+	want(t, "another sees it", others(t, q, b), a)
 }
 
 // What else may lie there is no claim; half a claim, of a writer that died, is
@@ -174,12 +219,12 @@ func TestBadClaims(t *testing.T) {
 	p := reopen(t, dir)
 	write(t, dir, "passwd", "x")
 	c := claimOf("operatora", 1)
-	c.Dead = []string{"/../../passwd", "", "operatora"}
+	c.Dead = []string{"/../../passwd", ""}
 	others(t, p, c)
 	if _, err := os.Stat(filepath.Join(dir, "passwd")); err != nil {
 		t.Error(err)
 	}
-	want(t, "its own claim, though called dead", others(t, p, claimOf("operatorb", 1)), c)
+	want(t, "its own claim", others(t, p, claimOf("operatorb", 1)), c)
 }
 
 // Operators that claim at the same time do not take each other's half written

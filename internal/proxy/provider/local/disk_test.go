@@ -172,6 +172,63 @@ func TestCheckReasons(t *testing.T) {
 	}
 }
 
+// What is mounted at the state directory went away, and its mount point is empty:
+// that says nothing about what is in it. Nothing is written there, and all is as
+// it was when it is back.
+func TestAnEmptyMountPointIsNoStateDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	p := open(t, dir)
+	in := create(t, p, specOf("a"))
+	ref := provider.Ref{ID: in.ID, Owner: in.Owner}
+	others(t, p, claimOf("operatora", 1))
+	if err := os.Rename(dir, dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	list, err := p.ListByTag(t.Context(), installation)
+	if err != nil || len(list) != 1 {
+		t.Fatalf("ListByTag = %+v, %v", list, err)
+	}
+	lying, err := p.Leftovers(t.Context(), installation, nil)
+	if err != nil || len(lying) != 1 {
+		t.Fatalf("Leftovers = %+v, %v", lying, err)
+	}
+	claimed, err := p.Claim(t.Context(), claimOf("operatora", 2))
+	if err != nil || len(claimed) != 1 {
+		t.Fatalf("Claim = %+v, %v", claimed, err)
+	}
+	for what, err := range map[string]error{
+		"Get":       second(p.Get(t.Context(), ref)),
+		"Create":    second(p.Create(t.Context(), specOf("a"))),
+		"Delete":    second(p.Delete(t.Context(), ref)),
+		"Place":     second(p.Place(t.Context(), specOf("b"))),
+		"Halt":      second(p.Halt(t.Context(), installation)),
+		"ListByTag": list[0].Err,
+		"Leftovers": lying[0].Err,
+		"Claim":     claimed[0].Err,
+		"RemoveLeftover": p.RemoveLeftover(t.Context(), installation, provider.Leftover{
+			Host: local.Host, ID: ".gone~" + folder(ownerOf("u")) + "~RUN",
+		}),
+	} {
+		if fault.Of(err) != fault.Unavailable || !strings.Contains(err.Error(), dir) {
+			t.Errorf("%s at an empty mount point: %s: %v; want unavailable, and never what is there", what, fault.Of(err), err)
+		}
+	}
+	reason(t, p, local.ReasonStateDirMissing)
+	if err := os.Remove(dir); err != nil { // fails unless it is empty still
+		t.Fatal(err)
+	}
+	if err := os.Rename(dir+".away", dir); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := p.Get(t.Context(), ref); err != nil || got.State != provider.Running {
+		t.Errorf("Get once it is back: %+v, %v; want Running", got, err)
+	}
+	want(t, "the claim in it", others(t, p, claimOf("operatorb", 1)), claimOf("operatora", 1))
+}
+
 func second[T any](_ T, err error) error { return err }
 
 func TestNewRefuses(t *testing.T) {

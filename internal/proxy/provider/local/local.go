@@ -110,7 +110,8 @@ func New(o Options) (*Provider, error) {
 
 func (p *Provider) dir(name string) string { return filepath.Join(p.stateDir, name) }
 
-// present returns an error unless the state directory is there.
+// present returns an error unless the state directory is there, and is one that
+// New made: an empty mount point is none.
 func (p *Provider) present() error {
 	fi, err := os.Stat(p.stateDir)
 	switch {
@@ -121,7 +122,21 @@ func (p *Provider) present() error {
 	case !fi.IsDir():
 		return fileFault("list", p.stateDir, unix.ENOTDIR)
 	}
+	ops := p.dir(opsDir)
+	switch fi, err = os.Lstat(ops); {
+	case errors.Is(err, fs.ErrNotExist):
+		return p.strange()
+	case err != nil:
+		return fileFault("read", ops, err)
+	case !fi.IsDir():
+		return fileFault("list", ops, unix.ENOTDIR)
+	}
 	return nil
+}
+
+// strange is the error of a folder at the state directory's path that is not it.
+func (p *Provider) strange() error {
+	return fault.Errorf(fault.Unavailable, "%s is not the state directory that the operator began with, since it has no %s: mount that, or restart the operator to begin with what is there", p.stateDir, opsDir)
 }
 
 // target returns the name of the folder that a reference means: the id's, or

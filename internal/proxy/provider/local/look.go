@@ -190,20 +190,25 @@ func (p *Provider) list(ctx context.Context, installation string) ([]provider.In
 }
 
 // folders returns the names of all instances' folders, sorted. Other names are
-// none of ours: hidden ones are folders being made or removed.
+// none of ours: hidden ones are folders being made or removed. The same reading
+// tells that this is the state directory: a mount may come or go at any moment.
 func (p *Provider) folders() ([]string, error) {
 	entries, err := os.ReadDir(p.stateDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, p.present()
-	}
 	if err != nil {
+		if why := p.present(); why != nil {
+			return nil, why
+		}
 		return nil, fileFault("list", p.stateDir, err)
 	}
-	names := make([]string, 0, len(entries))
+	names, ours := make([]string, 0, len(entries)), false
 	for _, e := range entries {
 		if _, _, ok := splitFolder(e.Name()); ok && e.IsDir() {
 			names = append(names, e.Name())
 		}
+		ours = ours || e.Name() == opsDir
+	}
+	if !ours {
+		return nil, p.strange()
 	}
 	return names, nil
 }

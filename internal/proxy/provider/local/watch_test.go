@@ -254,7 +254,7 @@ func TestWatchOfAStateDirectoryThatComesAndGoes(t *testing.T) {
 	folderIn("first")
 	from = l.await(from, "first")
 	move(dir, away)
-	if err := os.Mkdir(dir, 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, ".ops"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	from = l.await(from, "")
@@ -292,7 +292,7 @@ func TestWatchOfAStateDirectoryThatIsAnother(t *testing.T) {
 	if err := os.RemoveAll(b); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(b, 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(b, ".ops"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	from = l.await(from, "")
