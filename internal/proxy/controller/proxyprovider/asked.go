@@ -103,7 +103,7 @@ func noSweep(o *v1alpha1.ProxyProvider, in known, uid string) string {
 
 func wrongRelease(release, hash string) string {
 	if hash == "" {
-		return fmt.Sprintf("annotation %s names %s, and nothing is held back: it does nothing, remove it", v1alpha1.ReleaseSweepAnnotation, clip(release, maxField))
+		return fmt.Sprintf("annotation %s names %s, and nothing is held back: remove it once no orphan of that set is left", v1alpha1.ReleaseSweepAnnotation, clip(release, maxField))
 	}
 	return fmt.Sprintf("annotation %s names %s, and what is held back is %s: nothing is released; status.sweep.items has what it is", v1alpha1.ReleaseSweepAnnotation, clip(release, maxField), hash)
 }

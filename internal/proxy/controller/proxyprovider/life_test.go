@@ -239,7 +239,7 @@ func TestInAManager(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "Events", func() string {
-		list, err := kc.CoreV1().Events("").Search(r.client.Scheme(), r.there()) // as kubectl describe does
+		list, err := kc.CoreV1().Events("").SearchWithContext(t.Context(), r.client.Scheme(), r.there()) // as kubectl describe does
 		if err != nil {
 			return err.Error()
 		}
