@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -16,13 +17,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fleetdesk/api/v1alpha1"
-	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/proxy/config"
 	"fleetdesk/internal/proxy/operator"
 	"fleetdesk/internal/proxy/provider"
 	"fleetdesk/internal/proxy/provider/fake"
 	"fleetdesk/internal/proxy/provider/kvm"
-	"fleetdesk/internal/proxy/provider/kvm/virt"
 	"fleetdesk/internal/proxy/provider/kvm/virttest"
 )
 
@@ -37,8 +36,9 @@ const (
 
 // BenchmarkIsolation measures what one bad host of 50 costs the others: the
 // time from a Proxy's creation to its running machine, over the kvm provider
-// and daemons in memory, in runs that take turns with undisturbed ones. It
-// prints lines "BENCH name value unit".
+// and its own client of libvirt's wire, whose other end are daemons in memory
+// on ports of this machine; the bad one is bad at the wire. Runs take turns
+// with undisturbed ones. It prints lines "BENCH name value unit".
 func BenchmarkIsolation(b *testing.B) {
 	for range b.N {
 		isolation(b)
@@ -55,22 +55,23 @@ func isolation(b *testing.B) {
 		Hosts: map[string]kvm.Host{}, ImageAllowCIDRs: []string{"127.0.0.0/8"},
 		Images: map[string]kvm.Image{"debian-13": {URL: images.URL + "/debian-13.qcow2", SHA256: hex.EncodeToString(sum[:])}},
 	}
-	hosts := map[string]*virttest.Host{}
+	daemons := map[string]*daemon{}
 	var names []string
 	for i := range isolationHosts {
 		name := fmt.Sprintf("box-%02d", i)
 		names = append(names, name)
-		hosts[name] = virttest.NewHost(name)
+		daemons[name] = newDaemon(b, name)
 		section.Hosts[name] = kvm.Host{Address: name + ".example.com"}
 	}
 	w := newWorld(b, cluster, fake.New(fake.Options{}))
+	dialer := overWire{daemons, slog.New(slog.NewTextHandler(w, nil))}
 	o := w.start(nil, func(o *operator.Options, _ *rest.Config) {
 		// The operator's own intervals: a run is shorter than the time in which
 		// a mute host is noticed.
 		d := operator.Defaults()
 		o.ListInterval, o.CheckInterval, o.SweepInterval = d.ListInterval, d.CheckInterval, d.SweepInterval
 		o.Build = func(config.Entry, func() (provider.Provider, error)) (provider.Provider, error) {
-			return kvm.New(kvm.Options{Name: "fake", Section: section, Dialer: &virttest.Dialer{Hosts: hosts}})
+			return kvm.New(kvm.Options{Name: "fake", Section: section, Dialer: dialer})
 		}
 	})
 	defer o.stop()
@@ -79,22 +80,13 @@ func isolation(b *testing.B) {
 
 	faults := []struct {
 		name  string
-		begin func(h *virttest.Host) (end func())
-	}{
-		{"dead", func(h *virttest.Host) func() {
-			h.FailDials(fault.New(fault.Unavailable, "connect: connection refused"))
-			h.DropLinks()
-			return func() { h.FailDials(nil) }
-		}},
-		{"mute", func(h *virttest.Host) func() { h.Mute(); return h.Mend }},
-		{"slow", func(h *virttest.Host) func() { h.Slow(300 * time.Millisecond); return func() { h.Slow(0) } }},
-		{"flood", flood},
-	}
+		begin func(d *daemon, b *testing.B) (end func())
+	}{{"dead", (*daemon).dead}, {"mute", (*daemon).mute}, {"slow", (*daemon).slow}, {"flood", (*daemon).flood}}
 	quiet, disturbed := map[string][]time.Duration{}, map[string][]time.Duration{}
 	for turn := range isolationTurns {
 		for _, f := range faults {
 			quiet[f.name] = append(quiet[f.name], wave(b, w, fmt.Sprintf("q%d-%s", turn, f.name), bad, well)...)
-			end := f.begin(hosts[bad])
+			end := f.begin(daemons[bad], b)
 			disturbed[f.name] = append(disturbed[f.name], wave(b, w, fmt.Sprintf("d%d-%s", turn, f.name), bad, well)...)
 			end()
 		}
@@ -105,30 +97,6 @@ func isolation(b *testing.B) {
 		fmt.Printf("BENCH operator.isolation.%s.disturbed_p99 %.1f ms\n", f.name, float64(d.Microseconds())/1000)
 		fmt.Printf("BENCH operator.isolation.%s.ratio %.2f ratio\n", f.name, float64(d)/float64(q))
 	}
-}
-
-// flood has a host tell of ten thousand events a second.
-func flood(h *virttest.Host) (end func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(10 * time.Millisecond)
-		defer tick.Stop()
-		events := make([]virt.DomainEvent, 100)
-		for i := range events {
-			events[i] = virt.DomainEvent{Domain: virt.Domain{Name: fmt.Sprintf("theirs-%d", i), UUID: fmt.Sprintf("11111111-2222-3333-4444-%012d", i)}, Kind: virt.EventStopped}
-		}
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-				h.Emit(events...)
-			}
-		}
-	}()
-	return func() { cancel(); <-done }
 }
 
 // wave makes Proxies on the hosts that are well, and a few on the bad one, and

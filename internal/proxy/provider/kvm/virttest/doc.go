@@ -7,5 +7,8 @@
 // Host ([Host.Break], [Host.Mute], [Host.FailNext], …), and what happened is
 // read from it ([Host.Domains], [Host.StartedFrom], [Host.Calls], …).
 //
+// [ServeWire] puts a Host behind libvirt's RPC on a stream, for clients and
+// faults of the wire.
+//
 // [Run] is the suite: each method's promises, told by a [Subject].
 package virttest
