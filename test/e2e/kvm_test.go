@@ -3,7 +3,6 @@
 package e2e_test
 
 import (
-	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -27,30 +26,9 @@ func TestRealKVMFromApplyToAPageThroughSquid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	picture, sum := libvirthost.ServeFile(t, libvirthost.Images(t).Tiny)
 	page := libvirthost.Serve(t, http.HandlerFunc(libvirthost.Hello))
-	dir := t.TempDir()
-	file := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	config := file("providers.yaml", fmt.Sprintf(`
-providers:
-- name: kvm-home
-  kind: kvm
-  kvm:
-    ssh: {user: root, keyFile: %s, knownHostsFile: %s}
-    hosts:
-      box-1: {address: %s, bridge: br0, domainType: qemu}
-    images:
-      tiny: {url: %q, sha256: %s}
-    imageAllowCIDRs: [10.99.0.0/24]
-    installGuestAgent: false
-`, h.KeyFile(), file("known_hosts", h.KnownHosts()), h.IP(), picture, sum))
-	data := filepath.Join(dir, "data")
+	config := h.ProvidersFile(t)
+	data := filepath.Join(t.TempDir(), "data")
 	args := []string{"--providers-config", config, "--origin-bind-address", libvirthost.Gateway + ":0", "-v"}
 	p := start(t, data, args...)
 

@@ -4,8 +4,6 @@ package fleet_test
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -49,27 +47,8 @@ func TestRealKilledProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	picture, sum := libvirthost.ServeFile(t, libvirthost.Images(t).Tiny)
 	w := newWorld(t, cluster, fake.New(fake.Options{}))
-	dir := t.TempDir()
-	known, file := filepath.Join(dir, "known_hosts"), filepath.Join(dir, "providers.yaml")
-	for path, text := range map[string]string{known: h.KnownHosts(), file: fmt.Sprintf(`
-providers:
-- name: kvm-home
-  kind: kvm
-  kvm:
-    ssh: {user: root, keyFile: %s, knownHostsFile: %s}
-    hosts:
-      box-1: {address: %s, bridge: br0, domainType: qemu}
-    images:
-      tiny: {url: %q, sha256: %s}
-    imageAllowCIDRs: [10.99.0.0/24]
-    installGuestAgent: false
-`, h.KeyFile(), known, h.IP(), picture, sum)} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	file := h.ProvidersFile(t)
 	add := func(name string) {
 		w.create(name, func(px *v1alpha1.Proxy) { px.Spec.Provider = "kvm-home" })
 	}

@@ -76,3 +76,31 @@ func Hello(w http.ResponseWriter, r *http.Request) {
 	from, _, _ := net.SplitHostPort(r.RemoteAddr)
 	_, _ = fmt.Fprintf(w, "hello %s via %s", from, r.Header.Get("Via"))
 }
+
+// ProvidersFile writes a providers file with one provider kvm-home, which has
+// the host as box-1 and the tiny guest's image, served for the test, and
+// returns its path.
+func (h *Host) ProvidersFile(t testing.TB) string {
+	t.Helper()
+	picture, sum := ServeFile(t, Images(t).Tiny)
+	dir := t.TempDir()
+	known, file := filepath.Join(dir, "known_hosts"), filepath.Join(dir, "providers.yaml")
+	for path, text := range map[string]string{known: h.KnownHosts(), file: fmt.Sprintf(`
+providers:
+- name: kvm-home
+  kind: kvm
+  kvm:
+    ssh: {user: root, keyFile: %s, knownHostsFile: %s}
+    hosts:
+      box-1: {address: %s, bridge: br0, domainType: qemu}
+    images:
+      tiny: {url: %q, sha256: %s}
+    imageAllowCIDRs: [10.99.0.0/24]
+    installGuestAgent: false
+`, h.KeyFile(), known, h.IP(), picture, sum)} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return file
+}

@@ -124,10 +124,9 @@ func (p *Provider) undo(ctx context.Context, c virt.Conn, h *host, pl plan, v vi
 	return undefine(ctx, c, v.domain)
 }
 
-// unaddress forgets the address of the run before, here and in the metadata:
-// after a reboot of the host the next run may have the same number.
+// unaddress takes the address of the run before out of the metadata: after a
+// reboot of the host the next run may have the same number.
 func (p *Provider) unaddress(ctx context.Context, c virt.Conn, h *host, v *view) error {
-	h.unsee(v.domain.UUID)
 	if v.mark.Address == "" {
 		return nil
 	}
