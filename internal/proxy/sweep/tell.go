@@ -1,6 +1,7 @@
 package sweep
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -59,14 +60,7 @@ func (w *work) removed(f *finding) {
 func (w *work) struck(f *finding) {
 	w.s.o.Log.Info("an abandoned instance is gone", "provider", w.name, "host", f.Host, "instance", f.ID, "uid", f.UID)
 	w.s.o.Event(w.name, false, EventAbandonedRemoved,
-		fmt.Sprintf("the abandoned instance %s of Proxy UID %s is gone, and its record with it", either(f.ID, "without a known id"), f.UID))
-}
-
-func either(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
+		fmt.Sprintf("the abandoned instance %s of Proxy UID %s is gone, and its record with it", cmp.Or(f.ID, "without a known id"), f.UID))
 }
 
 // tell tells of the sweep as a whole.

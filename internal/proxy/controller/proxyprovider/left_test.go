@@ -200,6 +200,22 @@ func TestASweepThatCouldNotLook(t *testing.T) {
 	}
 }
 
+// An abandoned instance whose removal a person asked for and which cannot be
+// removed is no orphan: it is written down.
+func TestAnAbandonedInstanceThatDoesNotGoIsNoOrphan(t *testing.T) {
+	t.Parallel()
+	for _, verdict := range []sweep.Verdict{sweep.Failed, sweep.Due, sweep.Held, sweep.Removing} {
+		r := newRig(t)
+		r.swept(r.name, sweep.Report{Time: moment, Instances: 1, Items: []sweep.Item{
+			{What: sweep.Instance, Host: "box-1", ID: "fake://box-1/1", UID: "u", Verdict: verdict, Left: true},
+		}})
+		r.reconcile()
+		if s := r.there().Status.Sweep; s.Orphans != 0 || len(s.Items) != 1 {
+			t.Errorf("%s: %+v", verdict, s)
+		}
+	}
+}
+
 // A host is named once, whether its row's message names it or not.
 func TestAHostIsNamedOnce(t *testing.T) {
 	t.Parallel()

@@ -46,7 +46,7 @@ func checkOf(text string) monitor.Report {
 func item(v sweep.Verdict, n int) sweep.Item {
 	return sweep.Item{
 		What: sweep.Instance, Host: "box-1", ID: fmt.Sprintf("fake://box-1/%d", n), Namespace: "crawl", Name: fmt.Sprintf("p-%d", n), UID: uid(n),
-		Since: moment, Verdict: v, Message: "as the test says",
+		Since: moment, Verdict: v, Left: v == sweep.Abandoned, Message: "as the test says",
 	}
 }
 

@@ -60,7 +60,7 @@ func clean(o *v1alpha1.ProxyProvider, in known) verdict {
 	case held != nil:
 		return unknown(v1alpha1.ReasonIdentityConflict, "removals wait until it is known whether the claim of another operator is still renewed; the first is %s", describe(held))
 	}
-	if n := orphans(s) + leftovers(s); n > 0 {
+	if n := s.Orphans() + s.Leftovers(); n > 0 {
 		v := isSo(fmt.Sprintf("%d leftovers go when their grace has passed", n))
 		v.reason = v1alpha1.ReasonOrphans
 		return v
@@ -100,12 +100,6 @@ func unlisted(s sweep.Report) (hosts []string) {
 	}
 	return hosts
 }
-
-// remaining are the verdicts of what is still there and was not left to a person.
-var remaining = []sweep.Verdict{sweep.Waiting, sweep.Due, sweep.Removing, sweep.Failed, sweep.Held}
-
-func orphans(s sweep.Report) int   { return s.Count(true, remaining...) }
-func leftovers(s sweep.Report) int { return s.Count(false, remaining...) }
 
 // abandonedText says what is written down and the ways out.
 func abandonedText(o *v1alpha1.ProxyProvider, in known) string {
@@ -183,7 +177,7 @@ func sweepOf(s sweep.Report, shown *v1alpha1.SweepReport) *v1alpha1.SweepReport 
 	}
 	out := &v1alpha1.SweepReport{
 		Time: seconds(metav1.NewTime(s.Time)), DryRun: s.DryRun, Hash: s.Hash,
-		Instances: int32(s.Instances), Orphans: int32(orphans(s)), Leftovers: int32(leftovers(s)),
+		Instances: int32(s.Instances), Orphans: int32(s.Orphans()), Leftovers: int32(s.Leftovers()),
 		Removed: int32(s.Count(true, sweep.Removed) + s.Count(false, sweep.Removed)),
 	}
 	for _, h := range s.Unlisted[:min(len(s.Unlisted), maxUnlisted)] {

@@ -264,9 +264,11 @@ func (w *watch) soon(name string, wait int) {
 // flush tells those that are due, but for processes that are just ending.
 func (w *watch) flush() {
 	for name, wait := range w.due {
-		if held, err := lockHeld(filepath.Join(w.p.dir(name), lifeFile)); wait > 0 && err == nil && held {
-			w.due[name] = wait - 1
-			continue
+		if wait > 0 {
+			if held, err := lockHeld(filepath.Join(w.p.dir(name), lifeFile)); err == nil && held {
+				w.due[name] = wait - 1
+				continue
+			}
 		}
 		delete(w.due, name)
 		uid, _, _ := splitFolder(name)
