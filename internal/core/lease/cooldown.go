@@ -20,6 +20,17 @@ type Cooldown struct {
 	BannedUntil time.Time
 	// Forget is when the row says nothing any more.
 	Forget time.Time
+	// Turn orders the keys of a target: the time of the last use, later for one
+	// that is to be used less often. Zero for none.
+	Turn time.Time
+	// Uses are those in flight, where the pool counts them.
+	Uses []InFlight
+}
+
+// InFlight is a use that counts until its end.
+type InFlight struct {
+	Fence int64
+	Ends  time.Time
 }
 
 // used is the rest after a use.

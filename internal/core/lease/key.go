@@ -27,6 +27,12 @@ type Key struct {
 	// Unfit says why its controller does not let it be handed out; "" when it
 	// may be.
 	Unfit string
+	// Weight is how often it is to be used beside others, in percent; 0 is 100.
+	Weight int
+	// Joined is when it came into line, Seat its number there: it was listed, or
+	// is another machine, or something that kept it away was lifted.
+	Joined time.Time
+	Seat   int64
 	// Disabled is set while somebody took it out of use.
 	Disabled *Disabled
 	// Bars are what keeps it from being leased while a person changes it. They

@@ -21,8 +21,14 @@ type Take struct {
 
 	Pool, Target    string
 	Account, Holder string
-	// Where are attributes that the key must have.
+	// Where are attributes that the key must have, and Match what else they must
+	// be like.
 	Where map[string]string
+	Match []Match
+	// Quick makes it a quick pick: the key is not held, and rests from now on as
+	// after a use. The result has a [Use] in place of a lease. A quick pick never
+	// waits, and has no secret, no ttl and no Idempotency-Key.
+	Quick bool
 	// Secret is the hash of the lease's secret.
 	Secret Hash
 	// TTL is the lease's time; 0 for the pool's own.
@@ -125,6 +131,40 @@ type Report struct {
 	// Pool says how long a ban rests.
 	Pool, Target string
 	Outcome      Outcome
+	// Use, when not zero, is the quick pick or the lease that it is about: the
+	// use of a quick pick is over with it. A running lease must be the account's.
+	Use     ID
+	Account string
+}
+
+// Match is one condition on an attribute.
+type Match struct {
+	Attribute string
+	Op        MatchOp
+	// Values are for In and NotIn.
+	Values []string
+}
+
+// MatchOp is how an attribute is compared.
+type MatchOp string
+
+// The comparisons. NotIn is also true of a key without the attribute, as in
+// label selectors.
+const (
+	In     MatchOp = "in"
+	NotIn  MatchOp = "notin"
+	Exists MatchOp = "exists"
+	Absent MatchOp = "absent"
+)
+
+// Use is a use of a key for a target: a quick pick's.
+type Use struct {
+	ID ID
+	// Rested is when the key may be handed out for the target again.
+	Rested time.Time
+	// Ends is when the use stops to count, unless a report ends it before; zero
+	// when the pool does not count uses.
+	Ends time.Time
 }
 
 // Lift ends the cooldowns of a key, for one target or, with "", all of them
@@ -179,6 +219,9 @@ type PutKey struct {
 	ExitIP     string
 	// Unfit is why it must not be handed out; "" when it may be.
 	Unfit string
+	// Weight is how often it is to be used beside others, 1 to 100 percent of one
+	// that is at its best; 0 is 100.
+	Weight int
 }
 
 // DropKey removes a managed key with that UID; a running lease ends.
@@ -270,6 +313,8 @@ type Result struct {
 	// Lease is the lease that the op was about, as it is now: granted, renewed
 	// or ended. It may be an earlier one than Key's.
 	Lease *Lease
+	// Use is what a quick pick got; nil otherwise.
+	Use *Use
 	// Replayed is set for a take that was granted before.
 	Replayed bool
 	// Busy is set for a take that was not granted: why, and when to come back.
@@ -304,7 +349,32 @@ type Busy struct {
 	Next []Key
 	// Due is when the next key comes free by time; zero when none does.
 	Due time.Time
+	// Why counts the keys of the pool by what keeps them from the request; for
+	// requests that do not wait. The counts are exact up to [MaxWhy].
+	Why []Why
 }
+
+// Why says what keeps so many keys from a request.
+type Why struct {
+	// Cause is a [State] other than Free, or one of the causes below.
+	Cause string
+	Count int
+}
+
+// Causes beside the states.
+const (
+	// WhyBanned: the target banned it, or its exit IP.
+	WhyBanned = "banned"
+	// WhyResting: it rests for the target after a use.
+	WhyResting = "resting"
+	// WhyInUse: as many uses for the target are in flight as the pool allows.
+	WhyInUse = "in-use"
+	// WhyOther: it lacks an attribute that was asked for.
+	WhyOther = "no-match"
+)
+
+// MaxWhy bounds what is counted for a [Why].
+const MaxWhy = 1000
 
 // MaxNext bounds [Busy.Next].
 const MaxNext = 5

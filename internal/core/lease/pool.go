@@ -86,6 +86,15 @@ type Pool struct {
 	Cooldown time.Duration
 	Ban      Ban
 	Scope    Scope
+	// InFlight is how many uses of a key (or exit IP, by Scope) for one target
+	// may be under way at once; 0 for any number.
+	InFlight int
+	// NewShare is how many of a hundred picks for a target go first to keys that
+	// joined the pool since the target was first asked for and were never used
+	// for it.
+	NewShare int
+	// Sites makes rests and order count by registrable domain instead of by host.
+	Sites bool
 	// Revision counts the published lists of a fixed pool; By and At tell of
 	// the last one.
 	Revision int64

@@ -69,6 +69,9 @@ type Reader interface {
 	// by target; of two for one target the one that ends last. An unknown key is
 	// NotFound.
 	Cooldowns(ctx context.Context, key, after string, limit int) ([]Cooldown, error)
+	// Bans returns what is banned by at least so many targets now, those with the
+	// most first; at most limit.
+	Bans(ctx context.Context, targets, limit int) ([]BanCount, error)
 	// Events returns events after a cursor, oldest first, and whether some
 	// between the cursor and the first one returned were forgotten.
 	Events(ctx context.Context, after int64, limit int) (events []Event, gap bool, err error)
@@ -84,6 +87,14 @@ type PoolStatus struct {
 	Keys, Free, Held, Waiting int
 	// Change is the person's change that is under way; nil for none.
 	Change *Change
+}
+
+// BanCount is how many targets ban a key or an exit IP.
+type BanCount struct {
+	Scope Scope
+	// ID is a key's name or an exit IP.
+	ID      string
+	Targets int
 }
 
 // Keys are rows as read at Now.
