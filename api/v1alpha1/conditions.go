@@ -33,6 +33,11 @@ const (
 // name. Its message says what to mend when it is not so.
 const ConditionAccepted = "Accepted"
 
+// ConditionSettled of a ProxySet: there are as many Proxies as wanted, all of
+// them made from the present template and working, and none is to be replaced.
+// Its message says what it waits for.
+const ConditionSettled = "Settled"
+
 // Reasons of conditions: a closed list. [Reasons] returns all of them.
 const (
 	// ReasonReady: it works.
@@ -126,6 +131,19 @@ const (
 	// ReasonOrphans: there are orphans, which go when their grace has passed.
 	ReasonOrphans = "Orphans"
 
+	// ReasonSettled of a ProxySet: nothing is to be done.
+	ReasonSettled = "Settled"
+	// ReasonScaling: Proxies are being made, or given up, to reach the number.
+	ReasonScaling = "Scaling"
+	// ReasonUpdating: Proxies are being replaced, since the template changed.
+	ReasonUpdating = "Updating"
+	// ReasonRotating: Proxies are being replaced for their age or for bans.
+	ReasonRotating = "Rotating"
+	// ReasonNotReady: Proxies do not work, and replacing them would not help.
+	ReasonNotReady = "NotReady"
+	// ReasonHeldBack: replacing waits for what its message names.
+	ReasonHeldBack = "HeldBack"
+
 	// The reasons of the error classes (core/fault), for a provider's errors.
 	ReasonNotFound    = "NotFound"
 	ReasonConflict    = "Conflict"
@@ -153,6 +171,7 @@ func Reasons() []string {
 		ReasonRemoved, ReasonNotChecked, ReasonNoCheck, ReasonCheckFailed,
 		ReasonHostsInTrouble, ReasonNotSwept, ReasonSweepFailed, ReasonSweepHeld,
 		ReasonDryRun, ReasonIdentityConflict, ReasonAbandoned, ReasonOrphans,
+		ReasonSettled, ReasonScaling, ReasonUpdating, ReasonRotating, ReasonNotReady, ReasonHeldBack,
 		ReasonNotFound, ReasonConflict,
 		ReasonInvalid, ReasonDenied, ReasonPermanent, ReasonQuota,
 		ReasonTransient, ReasonTimeout, ReasonUnavailable, ReasonUnsupported,
@@ -175,6 +194,11 @@ const (
 	// RemoveAbandonedAnnotation on a ProxyProvider lists UIDs of abandoned
 	// instances, separated by commas, that the next sweep shall remove.
 	RemoveAbandonedAnnotation = "crawl.example.com/remove-abandoned"
+	// SetFinalizer keeps a ProxySet until its Proxies are gone.
+	SetFinalizer = "crawl.example.com/proxies"
+	// TemplateLabel of a ProxySet's Proxy is a hash of the template that it was
+	// made from.
+	TemplateLabel = "crawl.example.com/template"
 	// DefaultPool is the pool that a namespace has without a ProxyPool.
 	DefaultPool = "default"
 	// AuthUsernameKey and AuthPasswordKey are the keys of an authSecretRef.

@@ -20,6 +20,8 @@ import (
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule=`self.spec.provider == oldSelf.spec.provider`,message="provider is immutable: create another Proxy, then delete this one",fieldPath=".spec.provider"
+// +kubebuilder:validation:XValidation:rule=`(has(self.spec.placement) && has(self.spec.placement.image) ? self.spec.placement.image : "") == (has(oldSelf.spec.placement) && has(oldSelf.spec.placement.image) ? oldSelf.spec.placement.image : "")`,message="placement.image is immutable: create another Proxy, then delete this one",fieldPath=".spec.placement"
 type Proxy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -38,15 +40,12 @@ type ProxyList struct {
 }
 
 // ProxySpec is the proxy that somebody wants.
-//
-// +kubebuilder:validation:XValidation:rule=`(has(self.placement) && has(self.placement.image) ? self.placement.image : "") == (has(oldSelf.placement) && has(oldSelf.placement.image) ? oldSelf.placement.image : "")`,message="placement.image is immutable: create another Proxy, then delete this one",fieldPath=".placement"
 type ProxySpec struct {
 	// provider names an entry of the operator's providers config. Immutable.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="provider is immutable: create another Proxy, then delete this one"
 	Provider string `json:"provider"`
 
 	// placement says where the machine is made and from what.
@@ -271,6 +270,31 @@ type ProxyStatus struct {
 	//
 	// +optional
 	ExitIP string `json:"exitIP,omitempty"`
+	// exitIPShared is how many other Proxies of the namespace leave by the same
+	// address: to a site they are one.
+	//
+	// +optional
+	ExitIPShared int32 `json:"exitIPShared,omitempty"`
+	// leaks are the headers with which the proxy tells sites that it is one, as
+	// the origin last saw them: of Forwarded, Via, X-Forwarded-For and their
+	// like. Absent while no origin told; empty when there are none.
+	//
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=64
+	// +listType=set
+	// +optional
+	Leaks *[]string `json:"leaks,omitempty"`
+	// latencyMilliseconds is how long a request through the proxy takes to its
+	// first byte, rounded up to 125, 250, 500, 1000, 2000, 4000 or 8000; absent
+	// while unknown.
+	//
+	// +optional
+	LatencyMilliseconds int32 `json:"latencyMilliseconds,omitempty"`
+	// checksPassedPercent is how many of the last checks passed, rounded down to
+	// 0, 25, 50, 75, 90 or 100; absent while unknown.
+	//
+	// +optional
+	ChecksPassedPercent *int32 `json:"checksPassedPercent,omitempty"`
 	// appliedSpec is a hash of the parts of the spec that the instance is made
 	// from, stored before it is made; a live spec with another hash sets the
 	// condition Outdated.

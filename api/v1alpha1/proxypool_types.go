@@ -15,6 +15,7 @@ import (
 // +kubebuilder:resource:shortName=pxp,categories=fleetdesk
 // +kubebuilder:printcolumn:name="Proxies",type=integer,JSONPath=`.status.proxies`
 // +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=`.status.ready`
+// +kubebuilder:printcolumn:name="Exit IPs",type=integer,JSONPath=`.status.exitIPs`
 // +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
 // +kubebuilder:printcolumn:name="Scope",type=string,JSONPath=`.spec.scope`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].message`,priority=1
@@ -74,6 +75,40 @@ type ProxyPoolSpec struct {
 	// +kubebuilder:default=key
 	// +optional
 	Scope Scope `json:"scope,omitempty"`
+
+	// inFlight is how many uses of a proxy (with scope exitIP: of an exit IP) for
+	// one target may be under way at once; without it, or with 0, any number. A
+	// quick pick counts until it is reported, or for leaseTime.default.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
+	// +optional
+	InFlight int32 `json:"inFlight,omitempty"`
+
+	// newShare is how many of a hundred picks for a target go first to proxies
+	// that came into the pool since and were never used for it; the others wait
+	// for their turn at the end of the line. Default 10.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	// +kubebuilder:default=10
+	// +optional
+	NewShare *int32 `json:"newShare,omitempty"`
+
+	// targets is what rests count by: the host of a target, or its site, which
+	// is the registrable domain by the public suffix list (www.shop.example.com
+	// and example.com are one site).
+	//
+	// +kubebuilder:default=Host
+	// +optional
+	Targets TargetsBy `json:"targets,omitempty"`
+
+	// leaks is whether the pool has proxies that tell sites by headers that they
+	// are proxies. Refuse leaves them out, and those of which no origin told yet.
+	//
+	// +kubebuilder:default=Allow
+	// +optional
+	Leaks LeakPolicy `json:"leaks,omitempty"`
 
 	// drainTimeout is how long a deleted Proxy waits for its lease to end before
 	// its machine is removed all the same; of a Proxy's pools the longest
@@ -141,6 +176,28 @@ const (
 	ScopeExitIP Scope = "exitIP"
 )
 
+// TargetsBy is what rests count by.
+//
+// +kubebuilder:validation:Enum=Host;Site
+type TargetsBy string
+
+// What rests count by.
+const (
+	TargetsByHost TargetsBy = "Host"
+	TargetsBySite TargetsBy = "Site"
+)
+
+// LeakPolicy is whether a pool has proxies that tell sites what they are.
+//
+// +kubebuilder:validation:Enum=Allow;Refuse
+type LeakPolicy string
+
+// The policies.
+const (
+	LeaksAllow  LeakPolicy = "Allow"
+	LeaksRefuse LeakPolicy = "Refuse"
+)
+
 // ProxyPoolStatus is what the operator knows of the pool.
 type ProxyPoolStatus struct {
 	// proxies is how many Proxies the pool has.
@@ -152,6 +209,14 @@ type ProxyPoolStatus struct {
 	//
 	// +optional
 	Ready int32 `json:"ready"`
+	// exitIPs is how many addresses the Ready ones leave by, as far as known.
+	//
+	// +optional
+	ExitIPs int32 `json:"exitIPs,omitempty"`
+	// refused is how many are left out because they leak, or may.
+	//
+	// +optional
+	Refused int32 `json:"refused,omitempty"`
 	// observedGeneration is the generation of the spec that this status answers.
 	//
 	// +optional

@@ -11,7 +11,7 @@ var GroupVersion = schema.GroupVersion{Group: "crawl.example.com", Version: "v1a
 
 // AddToScheme makes the kinds known to a scheme.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &Proxy{}, &ProxyList{}, &ProxyPool{}, &ProxyPoolList{}, &ProxyProvider{}, &ProxyProviderList{})
+	s.AddKnownTypes(GroupVersion, &Proxy{}, &ProxyList{}, &ProxyPool{}, &ProxyPoolList{}, &ProxyProvider{}, &ProxyProviderList{}, &ProxySet{}, &ProxySetList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }
