@@ -16,8 +16,8 @@ SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS   += --no-builtin-rules --no-print-directory
-.PHONY: help demo qasight smoke test check bench bench-operator bench-leases bench-qasight bench-kvm drill-leases drill-operator generate drift fmt lint vuln build kube-assets kvm-images test-integration-kvm lanes clean \
-	setup-go setup-demo setup-test setup-kvm standalone controller-gen gofumpt golangci-lint
+.PHONY: help demo qasight smoke test check bench bench-operator bench-leases bench-select bench-qasight bench-kvm waterfall drill-leases drill-operator generate drift fmt lint vuln build kube-assets kvm-images test-integration-kvm lanes clean \
+	setup-go setup-demo setup-test setup-kvm setup-crawlers standalone controller-gen gofumpt golangci-lint
 
 help: ## Print this help.
 	@awk 'BEGIN { FS = ":.*## " } \
@@ -49,8 +49,14 @@ bench-operator: setup-go kube-assets ## Convergence, memory and calls with up to
 bench-leases: setup-test ## Take and release by 1 to 256 clients, on SQLite and PostgreSQL, through the engine and through HTTP.
 	@go test -run "^$$" -bench Leases -benchtime 1x -timeout 20m ./test/leases | grep --line-buffered -Ev "^(goos|goarch|pkg|cpu): |^(PASS|ok |Benchmark)"
 
+bench-select: setup-test ## Pick proxies for targets: 100 and 10,000 proxies x 1,000 targets with bans, on SQLite and PostgreSQL.
+	@go test -run "^$$" -bench Select -benchtime 1x -timeout 30m ./test/selection | grep --line-buffered -Ev "^(goos|goarch|pkg|cpu): |^(PASS|ok |Benchmark)"
+
 bench-qasight: setup-go ## `qasight pool status` on 50 pools with 2,000 keys: wall time against the sum of the lists' own.
 	@go test -run "^$$" -bench Status -benchtime 1x -timeout 10m ./internal/qasight/cli/poolcmd | grep --line-buffered -Ev "^(goos|goarch|pkg|cpu): |^(PASS|ok |Benchmark)"
+
+waterfall: setup-go ## Simulate sites that ban by rate: good answers with our choice beside random, round robin and least recently used.
+	@go test -count=1 -run '^TestWaterfall$$' -v -timeout 15m ./test/waterfall -print | grep --line-buffered -Ev "^(=== RUN|PASS|ok )"
 
 drill-leases: setup-test ## Five minutes of random kills: 4 servers on one PostgreSQL, 200 clients, and a checker of what they saw.
 	@go test -count=1 -run '^TestDrill$$' -v -timeout 15m ./test/leases -for 5m
@@ -109,6 +115,8 @@ setup-test:
 	@hack/setup.sh go certs curl cc postgresql
 setup-kvm:
 	@hack/setup.sh kvm
+setup-crawlers:
+	@hack/setup.sh go crawlers && test/crawlers/npm/install.sh
 
 standalone:
 	@cd standalone && ../hack/progress.sh "building proxy-operator-standalone" go build -v -ldflags="$(LDFLAGS)" -o ../bin/ ./cmd/...

@@ -208,7 +208,7 @@ func answered(op string, resp *http.Response, body []byte) *Error {
 	if mt, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); mt == "application/problem+json" &&
 		json.Unmarshal(body, &p) == nil {
 		e.Detail, e.Fields = p.Detail, p.Errors
-		e.Holders, e.Position, e.UntilFree = p.Holders, p.Position, p.SecondsUntilFree.Duration()
+		e.Why, e.Holders, e.Position, e.UntilFree = p.Why, p.Holders, p.Position, p.SecondsUntilFree.Duration()
 		if p.Title != "" {
 			e.Title = p.Title
 		}

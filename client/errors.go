@@ -43,10 +43,12 @@ type Problem struct {
 	RequestID string `json:"requestId,omitempty" doc:"Finds the request in the server's log."`
 	// Errors names the single parts of the request that are wrong.
 	Errors []FieldError `json:"errors,omitempty" nullable:"false" doc:"The single parts of the request that are wrong."`
-	// Holders, Position and SecondsUntilFree come with the type
-	// urn:fleetdesk:problem:quota:none_free alone: who holds the keys that come
-	// free next, the soonest first; the place that is kept for 15 s when the same
+	// Why, Holders, Position and SecondsUntilFree come with the type
+	// urn:fleetdesk:problem:quota:none_free alone: how many keys are kept from the
+	// request by what, when it did not wait; who holds the keys that come free
+	// next, the soonest first; the place that is kept for 15 s when the same
 	// Idempotency-Key comes again; and when the next key is due.
+	Why              []Why    `json:"why,omitempty" nullable:"false" doc:"With none_free: how many keys of the pool are kept from the request by what; absent after a wait."`
 	Holders          []Holder `json:"holders,omitempty" nullable:"false" doc:"With none_free: who holds the keys that come free next, the soonest first, at most 5."`
 	Position         int      `json:"position,omitempty" doc:"With none_free: the place in line that is kept for 15 seconds when the same Idempotency-Key comes again." example:"3"`
 	SecondsUntilFree Seconds  `json:"secondsUntilFree,omitempty" doc:"With none_free: seconds until the next key comes free by time; absent when no time frees one." example:"42.5"`
@@ -77,8 +79,9 @@ type Error struct {
 	RequestID string
 	// Fields are the wrong parts of the request.
 	Fields []FieldError
-	// Holders, Position and UntilFree are told with the code none_free: see
+	// Why, Holders, Position and UntilFree are told with the code none_free: see
 	// [Problem].
+	Why       []Why
 	Holders   []Holder
 	Position  int
 	UntilFree time.Duration

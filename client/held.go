@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 )
@@ -153,6 +155,18 @@ func (l *Lease) Release(ctx context.Context, r ReleaseRequest) (Released, error)
 	}
 	l.deadline = 0
 	return done, nil
+}
+
+// Report tells how a use of a leased proxy went without giving it back; what r
+// leaves out of lease, pool and target is the lease's. See [Client.Report].
+func (l *Lease) Report(ctx context.Context, r ReportRequest) (Reported, error) {
+	info := l.Info()
+	if r.Lease == "" && r.Use == "" {
+		r.Lease = info.ID
+	}
+	r.Pool, r.Target = cmp.Or(r.Pool, info.Pool), cmp.Or(r.Target, info.Target)
+	namespace, name, _ := strings.Cut(info.Key, ".") // a namespace has no dot
+	return l.client.Report(ctx, namespace, name, r)
 }
 
 const (

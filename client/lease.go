@@ -47,7 +47,8 @@ type LeaseRequest struct {
 	// Holder says to people who uses the key: a job, a host.
 	Holder string `json:"holder,omitempty" maxLength:"512" doc:"Who uses the key, for people: a job, a host." example:"nightly 4711"`
 	// Target is the site that the key is used for; rests and bans are per target.
-	Target string `json:"target,omitempty" maxLength:"512" doc:"Site that the key is used for; rests and bans are per target." example:"shop.example.com"`
+	Target string `json:"target,omitempty" minLength:"1" maxLength:"512" doc:"Site that the key is used for: a host name, or a URL of which the host counts. Order, rests and bans are per target." example:"shop.example.com"`
+	Wish
 	// TTL is for how many seconds; 0 leaves it to the pool.
 	TTL int64 `json:"ttl,omitempty" minimum:"5" maximum:"86400" doc:"Seconds until the lease ends unless it is renewed; absent for the pool's own, at most the pool's longest." example:"600"`
 	// Wait is how many seconds to wait for a key, 0 to 60.
@@ -116,7 +117,7 @@ type ReleaseRequest struct {
 	// Reason says more, for people.
 	Reason string `json:"reason,omitempty" maxLength:"512" doc:"Says more, for people."`
 	// Target is what the outcome is about; "" for the lease's own.
-	Target string `json:"target,omitempty" maxLength:"512" doc:"Site that the outcome is about; the lease's own when absent." example:"shop.example.com"`
+	Target string `json:"target,omitempty" minLength:"1" maxLength:"512" doc:"Site that the outcome is about; the lease's own when absent." example:"shop.example.com"`
 	// Reset is "", done or failed: how the reset went that the holder ran.
 	Reset string `json:"reset,omitempty" enum:"done,failed" doc:"How the reset went that the holder ran; absent when it ran none."`
 }

@@ -47,6 +47,14 @@ type Pool struct {
 	// Kind is fixed (a person publishes its list) or managed (the operator does).
 	Kind string `json:"kind" enum:"fixed,managed" doc:"fixed: a person publishes its list; managed: the operator keeps it." example:"fixed"`
 	PoolSettings
+	// InFlight is how many uses of a key (or exit IP, by Scope) for one target may
+	// be under way at once; 0 for any number.
+	InFlight int `json:"inFlight,omitempty" doc:"How many uses of a key, or exit IP, for one target may be under way at once; absent for any number." example:"4"`
+	// NewShare is how many of a hundred picks for a target go first to keys that
+	// were never used for it.
+	NewShare int `json:"newShare,omitempty" doc:"How many of a hundred picks for a target go first to keys that joined since and were never used for it; absent for none." example:"10"`
+	// Targets is what rests count by: host or site; "" in fixed pools.
+	Targets string `json:"targets,omitempty" enum:"host,site" doc:"What rests count by: the host of a target, or its registrable domain; absent in fixed pools." example:"host"`
 	// Revision counts the published lists of a fixed pool; PublishedBy and
 	// Published (RFC 3339, UTC, seconds) tell of the last one.
 	Revision    int64     `json:"revision,omitempty" doc:"Counts the published lists of a fixed pool." example:"4"`

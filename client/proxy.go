@@ -23,6 +23,19 @@ type Proxy struct {
 	// ExitIP is the address that target sites see; empty when the health URL
 	// does not report it.
 	ExitIP string `json:"exitIP,omitempty" doc:"Address that target sites see; absent when unknown." example:"203.0.113.7"`
+	// ExitIPShared is how many other proxies of the namespace leave by the same
+	// address: to a site they are one.
+	ExitIPShared int `json:"exitIPShared,omitempty" doc:"How many other proxies of the namespace leave by the same address: to a site they are one." example:"2"`
+	// Leaks are the headers with which it tells sites that it is a proxy; empty
+	// when there are none, and nil when that is not known.
+	Leaks *[]string `json:"leaks,omitempty" doc:"Headers with which it tells sites that it is a proxy: empty for none, absent when that is not known." example:"[\"Via\"]"`
+	// LatencyMilliseconds is how long a request through it usually takes to its
+	// first byte, rounded up to 125, 250, 500, 1000, 2000, 4000 or 8000; 0 when
+	// unknown.
+	LatencyMilliseconds int `json:"latencyMilliseconds,omitempty" doc:"How long a request through it usually takes to its first byte, rounded up to 125, 250, 500, 1000, 2000, 4000 or 8000; absent when unknown." example:"250"`
+	// ChecksPassedPercent is how many of its last checks passed, rounded down to
+	// 0, 25, 50, 75, 90 or 100; nil when unknown.
+	ChecksPassedPercent *int `json:"checksPassedPercent,omitempty" doc:"How many of its last checks passed, rounded down to 0, 25, 50, 75, 90 or 100; absent when unknown." example:"100"`
 	// Host is where the provider put it, in the provider's own words.
 	Host string `json:"host,omitempty" doc:"Host or zone where the provider put it." example:"kvm-home"`
 	// Labels are the Proxy object's; never nil in an answer.

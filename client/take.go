@@ -29,6 +29,8 @@ type TakeOptions struct {
 	Holder string
 	// Target is the site that the key is used for.
 	Target string
+	// Wish is what a proxy is asked to be like.
+	Wish
 	// TTL is the lease's time, in whole seconds (a part of one counts as one); 0
 	// for the pool's own.
 	TTL time.Duration
@@ -49,15 +51,15 @@ type TakeOptions struct {
 // through lost connections and restarts of the server; an answer that was lost
 // is asked for again, so no key is taken twice.
 //
-// Errors: Quota (code none_free, with Holders and UntilFree) when no key came
-// free in time; NotFound (code pool); Invalid (codes ttl, wait, hooks,
-// constraints, text, name); Denied; Unavailable (code store) when the database
+// Errors: Quota (code none_free, with Holders, Why and UntilFree) when no key
+// came free in time; NotFound (code pool); Invalid (codes ttl, wait, hooks,
+// target, selector, constraints, text, name); Denied; Unavailable (code store) when the database
 // does not answer, which is not the same as none free; and ctx's own.
 func (c *Client) Take(ctx context.Context, pool string, o TakeOptions) (*Lease, error) {
 	t := taking{
 		client: c, op: "take a key of pool " + pool, key: o.IdempotencyKey, wait: o.Wait, began: time.Now(),
 		request: LeaseRequest{
-			Pool: pool, Holder: o.Holder, Target: o.Target, TTL: wholeSeconds(o.TTL), Constraints: o.Constraints, RunsHooks: o.RunsHooks,
+			Pool: pool, Holder: o.Holder, Target: o.Target, Wish: o.Wish, TTL: wholeSeconds(o.TTL), Constraints: o.Constraints, RunsHooks: o.RunsHooks,
 		},
 	}
 	t.own = t.key == ""

@@ -2,7 +2,7 @@
 # Checks what a target needs from the machine and installs what is missing when it may (root or passwordless sudo,
 # apt-get present). Otherwise it prints the one line to type and fails.
 #
-# usage: hack/setup.sh [go] [cc] [curl] [certs] [postgresql] [kvm]
+# usage: hack/setup.sh [go] [cc] [curl] [certs] [postgresql] [kvm] [crawlers]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -56,6 +56,17 @@ missing_kvm() {
     done
 }
 
+# The examples of docs/crawlers.md run with what Debian has. Node may have come
+# from elsewhere, with an npm of its own that Debian's would not stand beside.
+missing_crawlers() {
+    local p
+    for p in curl jq python3 python3-requests python3-scrapy chromium; do
+        [ "$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || echo "$p"
+    done
+    command -v node >/dev/null || echo nodejs
+    command -v npm >/dev/null || echo npm
+}
+
 packages=()
 quiet=
 for need in "$@"; do
@@ -82,8 +93,11 @@ for need in "$@"; do
     kvm)
         while IFS= read -r p; do packages+=("$p"); quiet=yes; done < <(missing_kvm)
         ;;
+    crawlers)
+        while IFS= read -r p; do packages+=("$p"); done < <(missing_crawlers)
+        ;;
     *)
-        say "unknown need: $need (go, cc, curl, certs, postgresql, kvm)"
+        say "unknown need: $need (go, cc, curl, certs, postgresql, kvm, crawlers)"
         exit 2
         ;;
     esac

@@ -16,6 +16,8 @@ import (
 // +kubebuilder:printcolumn:name="Address",type=string,JSONPath=`.status.address`
 // +kubebuilder:printcolumn:name="Port",type=integer,JSONPath=`.status.port`,priority=1
 // +kubebuilder:printcolumn:name="Exit IP",type=string,JSONPath=`.status.exitIP`
+// +kubebuilder:printcolumn:name="Shared",type=integer,JSONPath=`.status.exitIPShared`,priority=1
+// +kubebuilder:printcolumn:name="Leaks",type=string,JSONPath=`.status.leaks`,priority=1
 // +kubebuilder:printcolumn:name="Host",type=string,JSONPath=`.status.host`,priority=1
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1

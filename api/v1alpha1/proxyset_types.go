@@ -86,6 +86,7 @@ type SetSelector struct {
 // LabelValue is the value of a label.
 //
 // +kubebuilder:validation:MaxLength=63
+// +kubebuilder:validation:Pattern=`^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$`
 type LabelValue string
 
 // ProxyTemplate is a Proxy without a name.
@@ -96,6 +97,11 @@ type ProxyTemplate struct {
 }
 
 // ProxyTemplateMeta is what the Proxies carry.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.labels) || self.labels.all(k, k.matches('^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))",message="a label's name has letters, digits, '-', '_' and '.', at most 63, and may follow a DNS name and '/'",fieldPath=".labels"
+// +kubebuilder:validation:XValidation:rule="!has(self.labels) || self.labels.all(k, !k.startsWith('crawl.example.com/'))",message="labels of crawl.example.com/ are the operator's own: leave them out",fieldPath=".labels"
+// +kubebuilder:validation:XValidation:rule="!has(self.annotations) || self.annotations.all(k, k.matches('^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))",message="an annotation's name has letters, digits, '-', '_' and '.', at most 63, and may follow a DNS name and '/'",fieldPath=".annotations"
+// +kubebuilder:validation:XValidation:rule="!has(self.annotations) || self.annotations.all(k, !k.startsWith('crawl.example.com/'))",message="annotations of crawl.example.com/ ask something of one Proxy, such as to leave its machine behind: leave them out",fieldPath=".annotations"
 type ProxyTemplateMeta struct {
 	// +kubebuilder:validation:MaxProperties=64
 	// +optional
@@ -107,7 +113,8 @@ type ProxyTemplateMeta struct {
 
 // ProxySetUpdate bounds replacements: there are never fewer Ready Proxies than
 // replicas − maxUnavailable because of them, nor more Proxies than replicas +
-// maxSurge, those that are being deleted counted until they are gone.
+// maxSurge, those that are being deleted counted until they are gone. Where
+// percentages make both 0, one may be missing.
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.maxUnavailable) && has(self.maxSurge) && (self.maxUnavailable == 0 || self.maxUnavailable == '0%') && (self.maxSurge == 0 || self.maxSurge == '0%'))",message="maxUnavailable and maxSurge must not both be 0: nothing could ever be replaced"
 type ProxySetUpdate struct {
@@ -175,6 +182,23 @@ type RotationByBan struct {
 	PerHour int32 `json:"perHour,omitempty"`
 }
 
+// BanDecision is the decision to replace a Proxy because targets ban it.
+type BanDecision struct {
+	// proxy is its name, exitIP the address that it left by as far as known.
+	//
+	// +kubebuilder:validation:MaxLength=253
+	Proxy string `json:"proxy"`
+	// +kubebuilder:validation:MaxLength=45
+	// +optional
+	ExitIP string `json:"exitIP,omitempty"`
+	// at is when it was decided.
+	At metav1.Time `json:"at"`
+}
+
+// SetLabel of a ProxySet's Proxy is the set's name, for people and for finding
+// them. Whose a Proxy is, its owner says alone.
+const SetLabel = "crawl.example.com/set"
+
 // ProxySetStatus is what the operator knows of the set.
 type ProxySetStatus struct {
 	// replicas is how many Proxies there are, those that are being deleted left
@@ -198,11 +222,14 @@ type ProxySetStatus struct {
 	//
 	// +optional
 	Selector string `json:"selector,omitempty"`
-	// banned are times at which Proxies were replaced for bans in the last hour.
+	// banned are the decisions of the last hour to replace a Proxy for bans, and
+	// earlier ones whose replacement leaves by the same address, which is banned
+	// still: for that one no other is replaced.
 	//
 	// +kubebuilder:validation:MaxItems=1000
+	// +listType=atomic
 	// +optional
-	Banned []metav1.Time `json:"banned,omitempty"`
+	Banned []BanDecision `json:"banned,omitempty"`
 	// observedGeneration is the generation of the spec that this status answers.
 	//
 	// +optional

@@ -117,6 +117,15 @@ func lanes() []lane {
 			steps: []step{{argv: []string{"make", "lint"}, kind: progress}},
 		},
 		{
+			// The programs of docs/crawlers.md, with Debian's curl, Python, Scrapy and
+			// Chromium and npm's packages, which the first step installs.
+			name: "crawlers", deadline: 15 * time.Minute, checkOnly: true,
+			steps: []step{
+				{argv: []string{"make", "setup-crawlers"}, kind: progress},
+				goTest("", "-count=1", "-timeout=3m", "./test/crawlers"),
+			},
+		},
+		{
 			// Real sshd, libvirtd, QEMU and guests in namespaces. One package at a
 			// time: each uses the whole machine.
 			name: "kvm", deadline: 25 * time.Minute, checkOnly: true, needsRoot: true,

@@ -102,6 +102,11 @@ var rules = table{
 			reason: "rules without I/O are tested without a machine, and both products share them",
 		},
 		{
+			folder: "internal/core/target", may: []string{std, core, "golang.org/x/net/..."},
+			tests:  []string{third},
+			reason: "names of sites: the tables of IDNA and of public suffixes are kept by others",
+		},
+		{
 			folder: platform, may: []string{std, third, core, platform},
 			tests:  []string{testkit},
 			reason: "adapters to the machine know no product, so that both products can use them",
@@ -205,6 +210,16 @@ var rules = table{
 			folder: "test/leases", may: []string{std},
 			tests:  []string{third, testkit, "client/...", core, platform, "internal/desk/..."},
 			reason: "both programs stand on the desk; its drill and benches run the desk alone, as processes of the test binary",
+		},
+		{
+			folder: "test/selection", may: []string{std},
+			tests:  []string{third, testkit, "client/...", core, platform, "internal/desk/..."},
+			reason: "the bench of choosing asks the engine itself",
+		},
+		{
+			folder: "test/waterfall", may: []string{std},
+			tests:  []string{third, testkit, core, platform, "internal/desk/..."},
+			reason: "the simulator asks the engine itself, by a clock of its own",
 		},
 	},
 

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -67,6 +68,10 @@ spec:
 	stage("fetched: " + got)
 	if !strings.Contains(got, "hello "+px.Address) || !strings.Contains(got, "squid") || !strings.Contains(got, "from-user-data") || px.ExitIP != px.Address {
 		t.Errorf("the page says %q; the proxy's address is %s, its exit IP %s", got, px.Address, px.ExitIP)
+	}
+	// As Debian configures it, squid tells every site of itself and of its client.
+	if px.Leaks == nil || !slices.Equal(*px.Leaks, []string{"Via", "X-Forwarded-For"}) {
+		t.Errorf("squid leaks %v", px.Leaks)
 	}
 
 	// Stopped on the host: started again, as the same instance.

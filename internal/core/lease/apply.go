@@ -1,9 +1,7 @@
 package lease
 
 import (
-	"cmp"
 	"context"
-	"slices"
 	"time"
 
 	"fleetdesk/internal/core/fault"
@@ -18,131 +16,23 @@ import (
 // the waiters before them.
 func Apply(ctx context.Context, tx Tx, begin Begin, ops []Op) ([]Result, error) {
 	w := newWork(ctx, tx, begin)
+	w.ops = len(ops)
 	if err := w.prefetch(ops); err != nil {
 		return nil, err
 	}
 	results := make([]Result, len(ops))
 	for i, op := range ops {
-		results[i] = w.do(op)
+		if t, ok := op.(Take); ok && t.IfDone && i > 0 && results[i-1].Err != nil {
+			results[i] = Result{Err: results[i-1].Err}
+		} else {
+			results[i] = w.do(op)
+		}
 		if w.broken != nil {
 			return nil, w.broken
 		}
 		results[i].Now = w.begin.Now
 	}
 	return results, w.save()
-}
-
-// prefetch loads in one go what the ops name.
-func (w *work) prefetch(ops []Op) error {
-	var want Want
-	takes := map[string]map[string]int{} // how many by pool and target
-	for _, op := range ops {
-		switch op := op.(type) {
-		case Take:
-			want.Pools = append(want.Pools, op.Pool)
-			want.Tickets = append(want.Tickets, op.Ticket)
-			if takes[op.Pool] == nil {
-				takes[op.Pool] = map[string]int{}
-			}
-			takes[op.Pool][op.Target]++
-			w.takes = append(w.takes, op)
-		case Live:
-			want.Tickets = append(want.Tickets, op.Tickets...)
-		case Leave:
-			want.Tickets = append(want.Tickets, op.Ticket)
-		case Unclaim:
-			want.Keys = append(want.Keys, op.ID.Key)
-		case Renew:
-			want.Keys = append(want.Keys, op.ID.Key)
-		case Release:
-			want.Keys = append(want.Keys, op.ID.Key)
-		case Report:
-			want.Keys = append(want.Keys, op.Key)
-			want.Pools = append(want.Pools, op.Pool)
-		case Lift:
-			want.Keys = append(want.Keys, op.Key)
-		case Disable:
-			want.Keys = append(want.Keys, op.Key)
-		case Enable:
-			want.Keys = append(want.Keys, op.Key)
-		case Force:
-			want.Keys = append(want.Keys, op.Key)
-		case PutKey:
-			want.Keys = append(want.Keys, op.Key)
-			want.Pools = append(want.Pools, op.Pools...)
-		case DropKey:
-			want.Keys = append(want.Keys, op.Key)
-		case Publish:
-			want.Pools = append(want.Pools, op.Pool.Name)
-		case PutPool:
-			want.Pools = append(want.Pools, op.Pool.Name)
-		case DropPool:
-			want.Pools = append(want.Pools, op.Name)
-		case BeginChange:
-			want.Pools = append(want.Pools, op.Pool)
-			want.Changes = append(want.Changes, op.Pool)
-			want.Keys = append(want.Keys, op.Keys...)
-		case RenewChange:
-			want.Changes = append(want.Changes, op.Pool)
-		case EndChange:
-			want.Changes = append(want.Changes, op.Pool)
-		case Sweep:
-			want.Due = max(want.Due, op.Limit, 1)
-		case Revive:
-			want.Lost = true
-		}
-	}
-	for pool, takes := range takes {
-		want.Queues = append(want.Queues, QueueWant{pool, firstQueue})
-		n := 0
-		for _, of := range takes {
-			n += of
-		}
-		if len(takes) > targets {
-			takes = map[string]int{"": n}
-		}
-		for target := range takes { // whichever it is for, the first ones go to whoever comes first
-			want.Candidates = append(want.Candidates, CandidateWant{pool, target, n + spare})
-		}
-	}
-	if err := w.load(want); err != nil {
-		return err
-	}
-	return w.prefetchMore(ops)
-}
-
-// prefetchMore loads what the ops need besides, as the first rows tell.
-func (w *work) prefetchMore(ops []Op) error {
-	var ids []CooldownID
-	var want Want
-	for _, op := range ops {
-		switch op := op.(type) {
-		case Release:
-			r := w.key(op.ID.Key)
-			if r == nil || r.now.Lease == nil || w.pools[r.now.Lease.Pool] == nil {
-				continue
-			}
-			p, l := w.pools[r.now.Lease.Pool], r.now.Lease
-			if p.Cooldown > 0 && l.Target != "" {
-				ids = append(ids, restsOn(*p, &r.now, l.Target))
-			}
-			if target := cmp.Or(op.Target, l.Target); op.Outcome == Banned && target != "" {
-				ids = append(ids, restsOn(*p, &r.now, target))
-			}
-		case Report:
-			if r, p := w.key(op.Key), w.pools[op.Pool]; r != nil && p != nil && op.Outcome == Banned && op.Target != "" {
-				ids = append(ids, restsOn(*p, &r.now, op.Target))
-			}
-		case PutKey:
-			if w.key(op.Key) == nil {
-				want.Bars = append(want.Bars, op.Key)
-			}
-		}
-	}
-	if want.Cooldowns = w.unknown(ids); len(want.Cooldowns)+len(want.Bars) == 0 {
-		return nil
-	}
-	return w.load(want)
 }
 
 func (w *work) do(op Op) Result {
@@ -163,13 +53,7 @@ func (w *work) do(op Op) Result {
 	case Release:
 		return w.release(op)
 	case Report:
-		if err := validText("the target", op.Target); err != nil {
-			return Result{Err: err}
-		}
-		if w.pools[op.Pool] == nil {
-			return Result{Err: NoPool(op.Pool)}
-		}
-		return w.onKey(op.Key, op, NoKey(op.Key))
+		return w.report(op)
 	case Lift:
 		return w.onKey(op.Key, op, NoKey(op.Key))
 	case Disable:
@@ -256,6 +140,7 @@ func (w *work) release(op Release) Result {
 		return w.step(row, op, around)
 	}
 	around.Pool = *w.pools[row.now.Lease.Pool]
+	op.Target = around.Pool.aim(op.Target)
 	if op.Outcome != Broken {
 		return w.step(row, op, around)
 	}
@@ -275,6 +160,9 @@ func (w *work) step(row *keyRow, op Op, around Around) Result {
 		return Result{Err: err, Key: &before, Lease: before.Lease}
 	}
 	w.over(row)
+	if e.Lift != nil && after.Managed && after.ExitIP == "" && len(after.Pools) > 0 || reseats(&before, &after) {
+		w.seat(&after)
+	}
 	w.set(row, after)
 	row.dropped = e.Drop
 	// Rests go first: what a successor must not inherit is gone before it rests.
@@ -285,9 +173,10 @@ func (w *work) step(row *keyRow, op Op, around Around) Result {
 		w.lift(restsBy(&before, e.Lift.Target))
 		w.mayFind(before.Pools)
 	}
-	if !w.rest(around.Pool, &after, e) {
+	if e.Lift != nil && !w.reseat(before.ExitIP) || !w.rest(around.Pool, &after, e) || !w.flies(&before, &after) {
 		return Result{}
 	}
+	after = row.now
 	if e.Event != "" && !(e.Drop && before.stray(w.begin.Now)) { // from nothing to nothing
 		w.event(e.Event, &before, &after, op)
 	}
@@ -332,44 +221,6 @@ func (w *work) mayFind(pools []string) {
 		w.freed[p] = true
 	}
 	w.frees++
-}
-
-// lift drops cooldowns; a target of "" means all of the id.
-func (w *work) lift(ids []CooldownID) {
-	for _, id := range ids {
-		w.lifted = append(w.lifted, id)
-		for c := range w.cooldowns {
-			if c.Scope == id.Scope && c.ID == id.ID && (id.Target == "" || c.Target == id.Target) {
-				w.cooldowns[c] = nil
-				delete(w.rested, c)
-			}
-		}
-	}
-}
-
-// rest writes the cooldowns that a use or a ban brings.
-func (w *work) rest(p Pool, k *Key, e Effects) bool {
-	for _, target := range slices.Compact([]string{e.Used, e.Banned}) {
-		if target == "" {
-			continue
-		}
-		id := restsOn(p, k, target)
-		c, ok := w.cooldown(id)
-		if !ok {
-			return false
-		}
-		if target == e.Used {
-			c = c.used(p.Cooldown, w.begin.Now)
-		}
-		if target == e.Banned {
-			c = c.banned(p.Ban, w.begin.Now)
-		}
-		if c.Forget.IsZero() {
-			continue // the pool knows no bans
-		}
-		w.cooldowns[id], w.rested[id] = &c, true
-	}
-	return true
 }
 
 // event tells what an op on a key did.

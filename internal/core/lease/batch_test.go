@@ -21,6 +21,8 @@ type told struct {
 	Code            string
 	Key             *lease.Key
 	Lease           *lease.Lease
+	Use             *lease.Use
+	Rest            *lease.Cooldown
 	Replayed, Busy  bool
 	Position, Ahead int
 	Seq             int64
@@ -33,7 +35,7 @@ type told struct {
 func tell(r lease.Result) told {
 	t := told{
 		Class: fault.Of(r.Err), Code: fault.CodeOf(r.Err), Key: r.Key, Lease: r.Lease, Replayed: r.Replayed, Pool: r.Pool, Epoch: r.Epoch,
-		Change: r.Change, Capped: r.Capped, Busy: r.Busy != nil,
+		Change: r.Change, Capped: r.Capped, Busy: r.Busy != nil, Use: r.Use, Rest: r.Rest,
 	}
 	if r.Busy != nil {
 		t.Position, t.Ahead, t.Seq = r.Busy.Position, r.Busy.Ahead, r.Busy.Seq
@@ -88,6 +90,7 @@ func stateOf(t *rapid.T, s lease.Store) state {
 type script struct {
 	*rapid.T
 	proofs []lease.Proof
+	uses   []lease.ID
 	epoch  int64
 	begun  []lease.BeginChange
 }
@@ -109,9 +112,19 @@ func (s *script) change() lease.BeginChange {
 	return s.begun[len(s.begun)-1-min(len(s.begun)-1, rapid.IntRange(0, 2).Draw(s.T, "change"))]
 }
 
-func (s *script) key() string    { return pick(s, "key", batchKeys...) }
-func (s *script) pool() string   { return pick(s, "pool", batchPools...) }
-func (s *script) target() string { return pick(s, "target", "", "x.example", "y.example") }
+func (s *script) key() string  { return pick(s, "key", batchKeys...) }
+func (s *script) pool() string { return pick(s, "pool", batchPools...) }
+func (s *script) target() string {
+	return pick(s, "target", "", "x.example", "y.example", "www.x.example")
+}
+
+// use is one of the last picks or leases.
+func (s *script) use() lease.ID {
+	if len(s.uses) == 0 {
+		return lease.ID{}
+	}
+	return s.uses[len(s.uses)-1-min(len(s.uses)-1, rapid.IntRange(0, 4).Draw(s.T, "use"))]
+}
 
 func (s *script) some(of ...string) []string {
 	return rapid.SliceOfDistinct(rapid.SampledFrom(of), rapid.ID).Draw(s.T, "some")
@@ -121,12 +134,13 @@ func (s *script) settings(name string) lease.Pool {
 	return lease.Pool{
 		Name: name, TTL: 20 * time.Second, MaxTTL: time.Minute, Cooldown: pick(s, "cooldown", 0, 5*time.Second),
 		Hooks: lease.Hooks{Reset: pick(s, "reset", true, false)}, Scope: pick(s, "scope", lease.ScopeKey, lease.ScopeExitIP),
-		Ban: lease.Ban{Initial: 10 * time.Second, Factor: 2, Max: 25 * time.Second},
+		Ban:      lease.Ban{Initial: 10 * time.Second, Factor: 2, Max: 25 * time.Second},
+		InFlight: pick(s, "in flight", 0, 0, 1, 2), NewShare: pick(s, "new share", 0, 30, 100), Sites: pick(s, "sites", true, false),
 	}
 }
 
 func (s *script) op() lease.Op {
-	switch rapid.IntRange(0, 26).Draw(s.T, "op") {
+	switch rapid.IntRange(0, 33).Draw(s.T, "op") {
 	default:
 		id := pick(s, "ticket", "1", "2", "3", "4", "keep 1", "keep 2")
 		op := lease.Take{
@@ -135,8 +149,22 @@ func (s *script) op() lease.Op {
 		}
 		if pick(s, "picky", true, false, false) {
 			op.Where = map[string]string{"country": pick(s, "country", "de", "fr")}
+		} else if pick(s, "like", true, false, false) {
+			op.Match = []lease.Match{{Attribute: "country", Op: lease.NotIn, Values: []string{pick(s, "country", "de", "fr")}}}
 		}
 		return op
+	case 27, 28, 29, 30:
+		op := lease.Take{Pool: s.pool(), Target: s.target(), Account: "ann", Quick: true, IfDone: pick(s, "if done", true, false)}
+		if pick(s, "picky", true, false, false) {
+			op.Where = map[string]string{"country": pick(s, "country", "de", "fr")}
+		}
+		return op
+	case 31, 32:
+		id := s.use()
+		return lease.Report{
+			Key: id.Key, Pool: s.pool(), Target: s.target(), Outcome: pick(s, "outcome", lease.OK, lease.Banned, lease.Failed),
+			Use: id, Account: pick(s, "account", "ann", "ann", "bob"),
+		}
 	case 0:
 		return lease.Live{Tickets: s.some("1", "2", "3", "4", "keep 1")}
 	case 1:
@@ -175,6 +203,7 @@ func (s *script) op() lease.Op {
 		return lease.PutKey{
 			Epoch: s.epoch, Key: s.key(), UID: pick(s, "uid", "1", "1", "2"), Pools: s.some(batchPools...), ExitIP: pick(s, "address", "", "192.0.2.1", "192.0.2.2"),
 			Attributes: map[string]string{"country": pick(s, "country", "de", "fr")}, Unfit: pick(s, "unfit", "", "", "", "ill"),
+			Weight: pick(s, "weight", 0, 0, 50, 10),
 		}
 	case 20:
 		return lease.DropKey{Epoch: s.epoch, Key: s.key(), UID: pick(s, "uid", "", "1", "2")}
@@ -221,7 +250,14 @@ func TestBatchesAreInvariant(t *testing.T) {
 				}
 				res := all[0]
 				if op, ok := op.(lease.Take); ok && res.Err == nil && res.Key != nil {
-					s.proofs = append(s.proofs, lease.Proof{ID: res.Key.ID(), Secret: op.Secret, Account: op.Account})
+					id := lease.ID{}
+					if res.Use != nil {
+						id = res.Use.ID
+					} else {
+						id = res.Key.ID()
+						s.proofs = append(s.proofs, lease.Proof{ID: id, Secret: op.Secret, Account: op.Account})
+					}
+					s.uses = append(s.uses, id)
 				}
 				if res.Epoch > 0 {
 					s.epoch = res.Epoch
@@ -236,6 +272,10 @@ func TestBatchesAreInvariant(t *testing.T) {
 			}
 			for range rapid.IntRange(0, 12).Draw(t, "ops") {
 				op := s.op()
+				if t, ok := op.(lease.Take); ok && t.IfDone && len(want) > 0 && want[len(want)-1].Code != "" {
+					t.IfDone = false // alone it has no op before it
+					op = t
+				}
 				ops = append(ops, op)
 				one(op)
 			}

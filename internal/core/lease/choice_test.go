@@ -1,6 +1,7 @@
 package lease_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -22,15 +23,17 @@ type naive struct {
 	queue []lease.Ticket
 	rests map[lease.CooldownID]bool
 	now   time.Time
+	// used is when a key was used last for a target.
+	used map[lease.CooldownID]time.Time
 }
 
-func look(t *rapid.T, s lease.Store) *naive {
+func look(t *rapid.T, s lease.Store, used map[lease.CooldownID]time.Time) *naive {
 	ctx := context.Background()
 	keys, err := s.Keys(ctx, "m", "", 10_000)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &naive{keys: keys.Keys, now: keys.Now, rests: map[lease.CooldownID]bool{}}
+	n := &naive{keys: keys.Keys, now: keys.Now, rests: map[lease.CooldownID]bool{}, used: used}
 	slices.SortFunc(n.keys, func(a, b lease.Key) int {
 		if lease.Less(&a, &b) {
 			return -1
@@ -52,9 +55,26 @@ func look(t *rapid.T, s lease.Store) *naive {
 	return n
 }
 
+// inTurn are the keys in the order for a target.
+func (n *naive) inTurn(target string) []lease.Key {
+	if target == "" {
+		return n.keys
+	}
+	turn := func(k *lease.Key) time.Time {
+		if at, ok := n.used[lease.CooldownID{ID: k.Name, Target: target}]; ok {
+			return at
+		}
+		return k.Joined
+	}
+	keys := slices.Clone(n.keys)
+	slices.SortFunc(keys, func(a, b lease.Key) int { return cmp.Or(turn(&a).Compare(turn(&b)), cmp.Compare(a.Seat, b.Seat)) })
+	return keys
+}
+
 func (n *naive) first(aside map[string]bool, target string, where map[string]string) string {
-	for i := range n.keys {
-		k := &n.keys[i]
+	keys := n.inTurn(target)
+	for i := range keys {
+		k := &keys[i]
 		if aside[k.Name] || k.Held(n.now) || !k.Matches(where) ||
 			target != "" && (n.rests[lease.CooldownID{Scope: lease.ScopeKey, ID: k.Name, Target: target}] || n.rests[lease.CooldownID{Scope: lease.ScopeExitIP, ID: k.ExitIP, Target: target}]) {
 			continue
@@ -81,7 +101,12 @@ func (n *naive) takes(ops []lease.Op) []string {
 		name := n.first(aside, op.Target, op.Where)
 		if name != "" {
 			i := slices.IndexFunc(n.keys, func(k lease.Key) bool { return k.Name == name })
-			n.keys = slices.Delete(n.keys, i, i+1)
+			if !op.Quick {
+				n.keys = slices.Delete(n.keys, i, i+1)
+			}
+			if op.Target != "" {
+				n.used[lease.CooldownID{ID: name, Target: op.Target}] = n.now
+			}
 			n.queue = slices.DeleteFunc(n.queue, func(t lease.Ticket) bool { return t.ID == op.Ticket })
 		}
 		got = append(got, name)
@@ -124,18 +149,19 @@ func TestChoiceIsExact(t *testing.T) {
 			return op
 		}
 		// Some keys were used before, each at its own time, and some rest.
-		var used []lease.Proof
+		var held []lease.Proof
 		for i := range rapid.IntRange(0, keys).Draw(t, "used") {
 			now = now.Add(time.Millisecond)
 			r := do(t, m, lease.Take{Ticket: fmt.Sprint("u", i), Pool: "m", Account: "ann"})[0]
-			used = append(used, lease.Proof{ID: r.Key.ID(), Account: "ann"})
+			held = append(held, lease.Proof{ID: r.Key.ID(), Account: "ann"})
 		}
-		for len(used) > 0 {
+		for len(held) > 0 {
 			now = now.Add(time.Millisecond)
-			i := next(len(used))
-			do(t, m, lease.Release{Proof: used[i]})
-			used = slices.Delete(used, i, i+1)
+			i := next(len(held))
+			do(t, m, lease.Release{Proof: held[i]})
+			held = slices.Delete(held, i, i+1)
 		}
+		used := map[lease.CooldownID]time.Time{}
 		for range rapid.IntRange(0, keys).Draw(t, "bans") {
 			do(t, m, lease.Report{Key: fmt.Sprintf("k%03d", next(keys)), Pool: "m", Target: targets[1+next(len(targets)-1)], Outcome: lease.Banned})
 		}
@@ -153,6 +179,7 @@ func TestChoiceIsExact(t *testing.T) {
 			do(t, m, lease.Enable{Key: k})
 		}
 		for range rapid.IntRange(1, 3).Draw(t, "transactions") {
+			now = now.Add(time.Second)
 			ops := []lease.Op{}
 			again := slices.Sorted(maps.Keys(waiters))
 			for i := range rapid.SampledFrom([]int{1, 2, 20, 80}).Draw(t, "takes") {
@@ -161,10 +188,12 @@ func TestChoiceIsExact(t *testing.T) {
 					ops = append(ops, waiters[again[at]])
 					again = slices.Delete(again, at, at+1)
 				} else {
-					ops = append(ops, asks(fmt.Sprint("n", len(ops), i, roll), false))
+					op := asks(fmt.Sprint("n", len(ops), i, roll), false)
+					op.Quick = op.Target != "" && next(2) == 0
+					ops = append(ops, op)
 				}
 			}
-			want := look(t, m).takes(ops)
+			want := look(t, m, used).takes(ops)
 			have := []string{}
 			for i, r := range do(t, m, ops...) {
 				name := ""

@@ -1,6 +1,9 @@
 package lease
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // CooldownID names what rests for which target.
 type CooldownID struct {
@@ -10,7 +13,8 @@ type CooldownID struct {
 	Target string
 }
 
-// Cooldown is a rest of a key, or of an exit IP, for one target.
+// Cooldown is what is remembered of a key, or of an exit IP, for one target: its
+// rest, its bans, the uses in flight and, of a key, its turn.
 type Cooldown struct {
 	CooldownID
 	// Until is the end of the rest, for whatever reason.
@@ -33,11 +37,54 @@ type InFlight struct {
 	Ends  time.Time
 }
 
-// used is the rest after a use.
-func (c Cooldown) used(rest time.Duration, now time.Time) Cooldown {
-	c.Until = later(c.Until, now.Add(rest))
+// used is the rest after a use. Bans of which nobody would speak any more are
+// not kept by it.
+func (c Cooldown) used(p Pool, now time.Time) Cooldown {
+	if now.After(c.BannedUntil.Add(p.Ban.Max)) {
+		c.Strikes, c.BannedUntil = 0, time.Time{}
+	}
+	c.Until = later(c.Until, now.Add(p.Cooldown))
 	c.Forget = later(c.Forget, c.Until)
 	return c
+}
+
+// turned has another turn, which is remembered for [TurnFor].
+func (c Cooldown) turned(turn, now time.Time) Cooldown {
+	c.Turn = turn
+	c.Forget = later(c.Forget, later(turn, now).Add(TurnFor))
+	return c
+}
+
+// flying has a use that counts until `ends`, or not any more when that is now.
+func (c Cooldown) flying(fence int64, ends, now time.Time) Cooldown {
+	c.Uses = slices.DeleteFunc(slices.Clone(c.Uses), func(u InFlight) bool { return u.Fence == fence || !u.Ends.After(now) })
+	if ends.After(now) {
+		c.Uses = append(c.Uses, InFlight{fence, ends})
+		c.Forget = later(c.Forget, ends)
+	}
+	if len(c.Uses) == 0 {
+		c.Uses = nil
+	}
+	return c
+}
+
+// fullUntil is when fewer uses than the cap are in flight; the zero time when
+// that is so now, or there is no cap.
+func (c *Cooldown) fullUntil(most int, now time.Time) time.Time {
+	if c == nil || most == 0 || len(c.Uses) < most {
+		return time.Time{}
+	}
+	var ends []time.Time
+	for _, u := range c.Uses {
+		if u.Ends.After(now) {
+			ends = append(ends, u.Ends)
+		}
+	}
+	if len(ends) < most {
+		return time.Time{}
+	}
+	slices.SortFunc(ends, time.Time.Compare)
+	return ends[len(ends)-most]
 }
 
 // banned is the rest after a ban report. Reports during the rest are about the
@@ -53,7 +100,7 @@ func (c Cooldown) banned(b Ban, now time.Time) Cooldown {
 	c.Strikes++
 	c.BannedUntil = now.Add(b.Rest(c.Strikes))
 	c.Until = later(c.Until, c.BannedUntil)
-	c.Forget = later(c.Until, c.BannedUntil.Add(b.Max))
+	c.Forget = later(c.Forget, later(c.Until, c.BannedUntil.Add(b.Max)))
 	return c
 }
 

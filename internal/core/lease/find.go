@@ -45,12 +45,26 @@ type search struct {
 // cursor is where the search for one question goes on. What was no answer a
 // moment ago is none now: nothing but aside changes, and that only grows.
 type cursor struct {
+	// from is where the walk along a line goes on, partial is set when it was not
+	// to its end.
+	line      *line
+	from      order
+	partial   bool
 	stream    *stream
 	at, loads int
 	tried     int // how many were looked at
 	done      bool
 	// waits is set when there was an answer, but set aside.
 	waits bool
+}
+
+func (s *search) cursor(question string) *cursor {
+	c := s.cursors[question]
+	if c == nil {
+		c = &cursor{}
+		s.cursors[question] = c
+	}
+	return c
 }
 
 // asked is a question to a pool, and nothing the answer that there was no key
@@ -65,8 +79,8 @@ type (
 )
 
 // question is what makes two requests of a pool alike.
-func question(target string, where map[string]string) string {
-	if len(where) == 0 {
+func question(target string, where map[string]string, match []Match) string {
+	if len(where)+len(match) == 0 {
 		return target
 	}
 	var b strings.Builder
@@ -74,13 +88,16 @@ func question(target string, where map[string]string) string {
 	for _, name := range slices.Sorted(maps.Keys(where)) {
 		b.WriteString("\x00" + name + "\x00" + where[name]) // none of them holds it
 	}
+	for _, m := range match {
+		b.WriteString("\x01" + m.Attribute + "\x01" + string(m.Op) + "\x01" + strings.Join(m.Values, "\x02"))
+	}
 	return b.String()
 }
 
 // question is the ticket's.
 func (t *ticketRow) question() string {
 	if t.class == "" {
-		t.class = question(t.Target, t.Where)
+		t.class = question(t.Target, t.Where, t.Match)
 	}
 	return t.class
 }
@@ -92,10 +109,13 @@ func (w *work) find(p Pool, op Take, question string, s *search, most int) *keyR
 	if n, ok := w.none[memo]; ok && n.frees == w.frees && (n.all || n.limit >= most) {
 		return nil
 	}
-	c := s.cursors[question]
-	if c == nil {
-		c = &cursor{}
-		s.cursors[question] = c
+	c := s.cursor(question)
+	if p.turnwise(op.Target) {
+		best := w.findInTurn(p, op, s, c, most)
+		if best == nil && w.broken == nil && !c.waits && !c.partial {
+			w.none[memo] = nothing{frees: w.frees, all: true}
+		}
+		return best
 	}
 	if c.done {
 		return nil
@@ -179,7 +199,10 @@ type looseList struct {
 
 // wants reports whether a waiter that found nothing among what was looked at
 // can use the key all the same.
-func (w *work) wants(p Pool, op Take, r *keyRow) bool {
+func (w *work) wants(p Pool, op Take, r *keyRow, c *cursor) bool {
+	if p.turnwise(op.Target) {
+		return c != nil && c.partial && w.suits(p, op, r, []string{r.now.Name})
+	}
 	st := w.stream(p.Name, op.Target)
 	return st != nil && st.more && w.suits(p, op, r, []string{r.now.Name})
 }
@@ -201,7 +224,7 @@ func (w *work) suits(p Pool, op Take, r *keyRow, next []string) bool {
 			return false
 		}
 	}
-	return true
+	return w.cooldowns[restsOn(p, &r.now, op.Target)].fullUntil(p.InFlight, w.begin.Now).IsZero()
 }
 
 // foresee asks for the rests of the keys that come next, for the target and, for

@@ -277,14 +277,31 @@ func Less(a, b *Key) bool {
 	return a.Name < b.Name
 }
 
-// Matches reports whether the key has every attribute asked for.
-func (k *Key) Matches(where map[string]string) bool {
+// Matches reports whether the key has every attribute asked for, and is like the
+// matches.
+func (k *Key) Matches(where map[string]string, match ...Match) bool {
 	for name, want := range where {
 		if got, ok := k.Attributes[name]; !ok || got != want {
 			return false
 		}
 	}
-	return true
+	return !slices.ContainsFunc(match, func(m Match) bool { return !m.holds(k.Attributes) })
+}
+
+// holds reports whether the condition is true of attributes.
+func (m Match) holds(attributes map[string]string) bool {
+	got, ok := attributes[m.Attribute]
+	switch m.Op {
+	case In:
+		return ok && slices.Contains(m.Values, got)
+	case NotIn:
+		return !ok || !slices.Contains(m.Values, got)
+	case Exists:
+		return ok
+	case Absent:
+		return !ok
+	}
+	return false
 }
 
 // stray reports whether nothing keeps the row any more: no list has the key
@@ -312,7 +329,8 @@ func (k *Key) in(pool string) bool { return slices.Contains(k.Pools, pool) }
 // same reports whether two rows are the same but for their version.
 func (k *Key) same(o *Key) bool {
 	return k.Name == o.Name && slices.Equal(k.Pools, o.Pools) && slices.Equal(k.Leaving, o.Leaving) && k.Managed == o.Managed &&
-		k.UID == o.UID && maps.Equal(k.Attributes, o.Attributes) && k.ExitIP == o.ExitIP && k.Unfit == o.Unfit &&
+		k.UID == o.UID && maps.Equal(k.Attributes, o.Attributes) && k.ExitIP == o.ExitIP && k.Unfit == o.Unfit && k.Weight == o.Weight &&
+		k.Joined.Equal(o.Joined) && k.Seat == o.Seat &&
 		equal(k.Disabled, o.Disabled) && slices.Equal(k.Bars, o.Bars) && equal(k.Lease, o.Lease) && slices.Equal(k.Past, o.Past) &&
 		k.NeedsReset == o.NeedsReset && k.ResetFailures == o.ResetFailures && k.Errors == o.Errors &&
 		k.CoolUntil.Equal(o.CoolUntil) && k.UsedAt.Equal(o.UsedAt)

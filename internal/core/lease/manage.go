@@ -56,6 +56,7 @@ func (w *work) publish(op Publish) Result {
 		return Result{}
 	}
 	w.pools[p.Name], w.newPools[p.Name] = &p, true
+	w.frees++ // who found none may find one by the new rules
 	for _, n := range all {
 		_, listed := slices.BinarySearch(items, n)
 		w.list(n, p.Name, listed, noReset)
@@ -199,8 +200,12 @@ func (w *work) putPool(op PutPool) Result {
 		if p == *have {
 			return Result{Pool: &p} // a controller says the same again and again
 		}
+		if p.InFlight != have.InFlight || p.Scope != have.Scope {
+			w.unlined(p.Name) // keys may come earlier by the new rules
+		}
 	}
 	w.pools[p.Name], w.newPools[p.Name] = &p, true
+	w.mayFind([]string{p.Name})
 	w.tell(Event{Kind: "pool", Pool: p.Name})
 	return Result{Pool: &p}
 }
@@ -226,6 +231,7 @@ func (w *work) dropPool(op DropPool) Result {
 	delete(w.newPools, op.Name)
 	w.pools[op.Name] = nil
 	w.dropPools = append(w.dropPools, op.Name)
+	w.unlined(op.Name)
 	w.tell(Event{Kind: "pool removed", Pool: op.Name})
 	return Result{}
 }

@@ -9,7 +9,8 @@ type Op interface{ op() }
 // Take asks for a key of a pool.
 type Take struct {
 	// Ticket names the request ([TicketID]): a second take with the same ticket
-	// is the same request. Required.
+	// is the same request. Required, but for a quick pick, which is a new one each
+	// time.
 	Ticket string
 	// Digest is a hash of what the request asks for; the same ticket with
 	// another digest is refused.
@@ -29,6 +30,9 @@ type Take struct {
 	// after a use. The result has a [Use] in place of a lease. A quick pick never
 	// waits, and has no secret, no ttl and no Idempotency-Key.
 	Quick bool
+	// IfDone makes it fail, with the error of the op before it in the same Do,
+	// when that one was refused.
+	IfDone bool
 	// Secret is the hash of the lease's secret.
 	Secret Hash
 	// TTL is the lease's time; 0 for the pool's own.
@@ -130,7 +134,9 @@ type Report struct {
 	Key, UID string
 	// Pool says how long a ban rests.
 	Pool, Target string
-	Outcome      Outcome
+	// Outcome is [OK], [Banned], [Failed] or, with a Use, "" for one that never was:
+	// it is over, and nothing is said of the key.
+	Outcome Outcome
 	// Use, when not zero, is the quick pick or the lease that it is about: the
 	// use of a quick pick is over with it. A running lease must be the account's.
 	Use     ID
@@ -292,6 +298,8 @@ const (
 	// EventsFor is how long events are kept, and MaxEvents how many.
 	EventsFor = time.Hour
 	MaxEvents = 100_000
+	// TurnFor is how long the turn of a key for a target is remembered.
+	TurnFor = time.Hour
 	// MaxChangeTTL bounds the time between two signs of life of a change.
 	MaxChangeTTL = 10 * time.Minute
 	// MaxChangeKeys bounds the keys of one change.
@@ -315,6 +323,10 @@ type Result struct {
 	Lease *Lease
 	// Use is what a quick pick got; nil otherwise.
 	Use *Use
+	// Rest is what keeps the key from the target of a Report now: of its own rest
+	// and that of its exit IP the one that ends last. Nil when nothing does, and
+	// for other ops.
+	Rest *Cooldown
 	// Replayed is set for a take that was granted before.
 	Replayed bool
 	// Busy is set for a take that was not granted: why, and when to come back.
@@ -371,6 +383,8 @@ const (
 	WhyInUse = "in-use"
 	// WhyOther: it lacks an attribute that was asked for.
 	WhyOther = "no-match"
+	// WhyPromised: it is set aside for somebody who waits.
+	WhyPromised = "promised"
 )
 
 // MaxWhy bounds what is counted for a [Why].

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"fleetdesk/internal/core/fault"
+	"fleetdesk/internal/core/target"
 )
 
 // Kind is where a pool's keys come from.
@@ -38,6 +39,8 @@ const (
 	DefaultTTL = 10 * time.Minute
 	// MaxCooldown bounds any rest.
 	MaxCooldown = 30 * 24 * time.Hour
+	// MaxInFlight bounds [Pool.InFlight].
+	MaxInFlight = 1000
 )
 
 // Ban says how long a key rests for a target that banned it.
@@ -145,9 +148,25 @@ func (p Pool) Validate() error {
 		return bad("the ban cooldown goes from %s to %s, want 0 to %s, in order", p.Ban.Initial, p.Ban.Max, MaxCooldown)
 	case !(p.Ban.Factor >= 1 && p.Ban.Factor <= 100): // also for NaN
 		return bad("the ban factor is %v, want 1 to 100", p.Ban.Factor)
+	case p.InFlight < 0 || p.InFlight > MaxInFlight:
+		return bad("%d uses in flight, want 0 (any number) to %d", p.InFlight, MaxInFlight)
+	case p.NewShare < 0 || p.NewShare > 100:
+		return bad("the share of new keys is %d in a hundred, want 0 to 100", p.NewShare)
 	}
 	return nil
 }
+
+// aim returns the target that rests and order count by.
+func (p Pool) aim(at string) string {
+	if p.Sites {
+		return target.Site(at)
+	}
+	return at
+}
+
+// turnwise reports whether the keys are used in turn for the target. Other takes
+// go by [Key.Rank].
+func (p Pool) turnwise(target string) bool { return p.Kind == Managed && target != "" }
 
 // ttl returns the time of a lease for which want was asked; 0 asks for the
 // pool's own. It is refused rather than clamped.

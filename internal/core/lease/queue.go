@@ -88,7 +88,7 @@ func (w *work) admit(op Take) *ticketRow {
 	}
 	t.Ticket = Ticket{
 		ID: op.Ticket, Digest: op.Digest, Pool: op.Pool, Target: op.Target, Account: op.Account, Holder: op.Holder,
-		Where: maps.Clone(op.Where), RunsHooks: op.RunsHooks, Since: w.begin.Now,
+		Where: maps.Clone(op.Where), Match: slices.Clone(op.Match), RunsHooks: op.RunsHooks, Since: w.begin.Now,
 	}
 	t.dropped, t.class = false, ""
 	w.touch(t)

@@ -10,8 +10,9 @@ import (
 // Effects are what an op on one key asks for besides its row.
 type Effects struct {
 	// Used and Banned are targets for which the key rests: after a use, and
-	// because the target banned it. "" for none.
-	Used, Banned string
+	// because the target banned it; Turn is the one for which it had its turn. ""
+	// for none.
+	Used, Banned, Turn string
 	// Lift ends cooldowns.
 	Lift *Lift
 	// Clear ends those of the name itself: they were another machine's.
@@ -33,6 +34,14 @@ type grant struct {
 
 func (grant) op() {}
 
+// pick is a quick pick once its key was chosen.
+type pick struct {
+	Take
+	pool Pool
+}
+
+func (pick) op() {}
+
 // Around is what an op on one key must know of its surroundings.
 type Around struct {
 	// Pool is the one the op is about; the zero value when there is none any
@@ -53,6 +62,11 @@ func Step(k Key, op Op, around Around, now time.Time) (Key, Effects, error) {
 	case grant:
 		err = k.grant(op, now)
 		e.Event = "taken"
+		if op.pool.turnwise(op.Target) {
+			e.Turn = op.Target
+		}
+	case pick:
+		e, err = k.pick(op, now)
 	case Renew:
 		err = k.renew(op, around, now)
 		if op.Reset != "" {
@@ -71,7 +85,7 @@ func Step(k Key, op Op, around Around, now time.Time) (Key, Effects, error) {
 		k.Disabled, k.ResetFailures, k.Errors = nil, 0, 0
 		e.Event = "enabled"
 	case Report:
-		e, err = k.report(op)
+		e, err = k.report(op, now)
 	case Lift:
 		if op.Target == "" {
 			k.CoolUntil = time.Time{}
@@ -113,7 +127,29 @@ func (expire) op() {}
 // own ([Cooldown]).
 func (k *Key) Eligible(p Pool, t Take, now time.Time) bool {
 	s := k.State(now)
-	return k.in(p.Name) && (s == Free || s == NeedsReset) && k.Matches(t.Where)
+	return k.in(p.Name) && (s == Free || s == NeedsReset && !t.Quick) && k.Matches(t.Where, t.Match...)
+}
+
+// pick uses a key without holding it. For a target the key's own row stays as it
+// is, unless the pool goes by that: the use is written down with the target.
+func (k *Key) pick(op pick, now time.Time) (Effects, error) {
+	if !k.Eligible(op.pool, op.Take, now) {
+		return Effects{}, fault.Errorf(fault.Permanent, "key %s is %s and was chosen all the same", k.Name, k.State(now))
+	}
+	var e Effects
+	if op.pool.turnwise(op.Target) {
+		e.Turn = op.Target
+	} else {
+		k.UsedAt = now
+	}
+	switch {
+	case op.pool.Cooldown == 0:
+	case op.Target != "":
+		e.Used = op.Target
+	default:
+		k.CoolUntil = now.Add(op.pool.Cooldown)
+	}
+	return e, nil
 }
 
 func (k *Key) grant(g grant, now time.Time) error {
@@ -315,9 +351,15 @@ func (k *Key) force(op Force, now time.Time) (Effects, error) {
 	return Effects{Event: "forced"}, nil
 }
 
-func (k *Key) report(op Report) (Effects, error) {
-	if op.UID != "" && op.UID != k.UID {
+func (k *Key) report(op Report, now time.Time) (Effects, error) {
+	switch {
+	case op.UID != "" && op.UID != k.UID:
 		return Effects{}, fault.WithCode(fault.Errorf(fault.Conflict, "key %s is another machine by now", k.Name), "uid")
+	case op.Use == ID{}:
+	case op.Use.Key != k.Name:
+		return Effects{}, fault.WithCode(fault.Errorf(fault.Invalid, "%s was no use of key %s", op.Use, k.Name), "use")
+	case k.Held(now) && k.Lease.Fence == op.Use.Fence && k.Lease.Account != op.Account:
+		return Effects{}, fault.WithCode(fault.Errorf(fault.Denied, "lease %s belongs to another account", op.Use), "not_owner")
 	}
 	switch op.Outcome {
 	case OK:
@@ -331,6 +373,10 @@ func (k *Key) report(op Report) (Effects, error) {
 			return Effects{}, fault.WithCode(fault.New(fault.Invalid, "outcome banned needs a target: which site was it?"), "target")
 		}
 		return Effects{Banned: op.Target, Event: "banned"}, nil
+	case "":
+		if (op.Use != ID{}) {
+			return Effects{}, nil
+		}
 	}
 	return Effects{}, fault.WithCode(fault.Errorf(fault.Invalid, "outcome is %.40q, want ok, banned or error", op.Outcome), "outcome")
 }
@@ -347,11 +393,11 @@ func (k *Key) put(op PutKey, now time.Time) Effects {
 		if k.Held(now) {
 			k.end(Replaced, now, "")
 		}
-		*k = Key{Name: k.Name, Lease: k.Lease, Past: k.Past, Bars: k.Bars, Version: k.Version}
+		*k = Key{Name: k.Name, Joined: k.Joined, Seat: k.Seat, Lease: k.Lease, Past: k.Past, Bars: k.Bars, Version: k.Version}
 	}
 	k.Managed, k.UID = true, op.UID
 	k.list(slices.Compact(slices.Sorted(slices.Values(op.Pools))), now)
-	k.Attributes, k.ExitIP, k.Unfit = op.Attributes, op.ExitIP, op.Unfit
+	k.Attributes, k.ExitIP, k.Unfit, k.Weight = op.Attributes, op.ExitIP, op.Unfit, op.Weight
 	if e.Event == "" && !k.same(&before) {
 		e.Event = "changed"
 	}

@@ -111,6 +111,7 @@ type Ticket struct {
 	Pool, Target    string
 	Account, Holder string
 	Where           map[string]string
+	Match           []Match
 	RunsHooks       bool
 	Since           time.Time
 	// LiveUntil is how long its client counts as waiting, PlaceUntil how long it
@@ -133,7 +134,7 @@ func (t *Ticket) Claimed() bool { return !t.Waiting() && !t.LiveUntil.IsZero() }
 
 // take is the ticket as the question it asks.
 func (t *Ticket) take() Take {
-	return Take{Ticket: t.ID, Pool: t.Pool, Target: t.Target, Where: t.Where, RunsHooks: t.RunsHooks}
+	return Take{Ticket: t.ID, Pool: t.Pool, Target: t.Target, Where: t.Where, Match: t.Match, RunsHooks: t.RunsHooks}
 }
 
 // Change is a person's change of a pool: its lock, and the bar on its keys.
@@ -180,14 +181,23 @@ type Want struct {
 	// Pools and Keys by name. With a key come the pool of its lease and the bars
 	// that are in force, with a granted ticket its key.
 	Pools, Keys, Tickets []string
+	// ExitIPs are addresses by which keys leave: all keys of each are found.
+	ExitIPs []string
 	// Queues are live waiters (at the transaction's Now) in order.
 	Queues []QueueWant
 	// Ahead counts the live waiters of a pool before a place.
 	Ahead []AheadWant
-	// Candidates are keys with FreeAt <= Now that do not rest for the target:
+	// Candidates are keys with FreeAt <= Now that have no rest for the target:
 	// the first Limit of those with FreeAt zero by rank and name, and the first
 	// Limit of the others by FreeAt.
 	Candidates []CandidateWant
+	// Free counts the keys of a pool with FreeAt <= Now.
+	Free []FreeWant
+	// Lines are lines, as far as walks need them, and LinesOf those of a pool for a
+	// target without their places. Seats are keys of a pool by their seats.
+	Lines   []LineWant
+	LinesOf []PoolTarget
+	Seats   []SeatWant
 	// Next are the first [MaxNext] keys by FreeAt of those with Now < FreeAt <
 	// Never, and the earliest end of a cooldown for the target of a key of the
 	// pool.
@@ -195,6 +205,8 @@ type Want struct {
 	// Members are the names of all keys of a pool, and how many of them a rule
 	// disabled.
 	Members []string
+	// Listed are the first keys of a pool by name.
+	Listed []ListedWant
 	// Cooldowns by their ids.
 	Cooldowns []CooldownID
 	// Bars are bars in force of names, also of such that are no keys.
@@ -230,6 +242,38 @@ type CandidateWant struct {
 // NextWant asks what of a pool comes free next for a target.
 type NextWant struct{ Pool, Target string }
 
+// FreeWant asks how many keys of a pool are free by their rows; at most Limit are
+// counted.
+type FreeWant struct {
+	Pool  string
+	Limit int
+}
+
+// LineWant asks for the first places of a line: at most Limit in the order of
+// turns, as many keys beyond the mark, and as many, but not less than eight, whose
+// rest is over. A line whose Used is before Since is none.
+type LineWant struct {
+	LineID
+	Limit int
+	Since time.Time
+}
+
+// PoolTarget is a pool and a target.
+type PoolTarget struct{ Pool, Target string }
+
+// SeatWant asks for the first keys of a pool with a seat after one.
+type SeatWant struct {
+	Pool  string
+	After int64
+	Limit int
+}
+
+// ListedWant asks for the first keys of a pool by name.
+type ListedWant struct {
+	Pool  string
+	Limit int
+}
+
 // Found is what Load found. Slices that answer a list of questions have its
 // length and order.
 type Found struct {
@@ -239,8 +283,13 @@ type Found struct {
 	Queues     [][]Ticket
 	Ahead      []int
 	Candidates []CandidatesFound
+	Free       []int
+	Lines      []LineFound
+	LinesOf    [][]Line
+	Seats      [][]Key
 	Next       []NextFound
 	Members    []MembersFound
+	Listed     [][]Key
 	Cooldowns  []Cooldown
 	Bars       map[string][]Bar
 	Changes    []Change
@@ -256,6 +305,28 @@ type CandidatesFound struct {
 	// More is set when a Limit cut something off.
 	More bool
 }
+
+// LineFound answers a [LineWant]. Keys are those of all places that exist, and
+// Cooldowns all that there are of them for the target.
+type LineFound struct {
+	// Line is nil for none.
+	Line *Line
+	// Due are places with zero < Parked <= Now, Ready those with Parked zero, in
+	// their order. Fresh are keys of the pool with a Seat after the mark (without a
+	// line, after 0) as places of their Seat and Key alone.
+	Due, Ready, Fresh             []Place
+	MoreDue, MoreReady, MoreFresh bool
+	Keys                          []Key
+	Cooldowns                     []Cooldown
+	// Next is the first Parked after Now, Last the greatest Seat in the pool; zero
+	// for none.
+	Next time.Time
+	Last int64
+}
+
+// MinDue is the least number of places whose rest is over that a [LineWant] asks
+// for.
+const MinDue = unparks
 
 // NextFound answers a [NextWant].
 type NextFound struct {
@@ -284,6 +355,12 @@ type Changes struct {
 	Tickets     []Ticket
 	DropTickets []string
 	Cooldowns   []Cooldown
+	// DropLinesOf are pools whose lines go before Lines are written. A line that is
+	// written in place of one with another number makes that one go.
+	DropLinesOf []string
+	Lines       []Line
+	// DropPlaces go before Places are written, some of which may be there.
+	DropPlaces, Places []Place
 	// LiftCooldowns go before Cooldowns are written; a Target of "" means all of
 	// the id.
 	LiftCooldowns []CooldownID
@@ -295,7 +372,8 @@ type Changes struct {
 	// Forget is set by a sweep: when all else was written, what says nothing any
 	// more goes, at most so many rows a table: tickets that wait with PlaceUntil,
 	// or were granted with Kept, before Now; cooldowns with Forget before Now;
-	// changes with Until a day before Now; events [EventsFor] before Now and all
+	// changes with Until a day before Now; lines with Used [LineFor] before Now, and
+	// places of lines that are gone; events [EventsFor] before Now and all
 	// but the last [MaxEvents].
 	Forget int
 }
@@ -306,6 +384,6 @@ type Changes struct {
 type KeyWrite struct {
 	Key
 	// Relist is set when Pools or Leaving changed, Facts when Managed, UID,
-	// Attributes, ExitIP or Unfit did.
+	// Attributes, ExitIP, Unfit, Weight, Joined or Seat did.
 	Relist, Facts bool
 }

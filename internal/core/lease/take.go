@@ -18,6 +18,9 @@ func (w *work) take(op Take) Result {
 	if err := op.validate(); err != nil {
 		return Result{Err: err}
 	}
+	if op.Quick {
+		return w.quick(op)
+	}
 	t := w.request(op)
 	if t != nil && (t.Digest != op.Digest || t.Account != op.Account || t.Pool != op.Pool) {
 		return Result{Err: fault.WithCode(fault.New(fault.Conflict,
@@ -37,8 +40,9 @@ func (w *work) take(op Take) Result {
 	if _, err := p.ttl(op.TTL); err != nil {
 		return Result{Err: err}
 	}
-	if k := w.choose(*p, op, t); k != nil {
-		return w.grant(k, *p, op, t)
+	op.Target = p.aim(op.Target)
+	if k, l := w.choose(*p, op, t); k != nil {
+		return w.grant(k, *p, op, t, l)
 	}
 	if w.broken != nil {
 		return Result{}
@@ -52,16 +56,58 @@ func (t Take) validate() error {
 			return err
 		}
 	}
-	if len(t.Where) > 16 {
-		return fault.WithCode(fault.Errorf(fault.Invalid, "%d constraints; at most 16 are possible", len(t.Where)), "constraints")
+	if n := len(t.Where) + len(t.Match); n > maxAsked {
+		return fault.WithCode(fault.Errorf(fault.Invalid, "%d constraints; at most %d are possible", n, maxAsked), "constraints")
+	}
+	for _, m := range t.Match {
+		if err := m.validate(); err != nil {
+			return err
+		}
 	}
 	for name, value := range t.Where {
 		if name == "" || validText("a constraint", name) != nil || validText("a constraint", value) != nil {
 			return fault.WithCode(fault.Errorf(fault.Invalid, "the constraint %.80q is not possible: want a name and a text without control characters, each at most %d bytes", name, MaxText), "constraints")
 		}
 	}
-	if t.Ticket == "" {
+	switch {
+	case t.Quick && (t.Wait || t.Keep || t.TTL != 0 || t.Secret != Hash{}):
+		return fault.New(fault.Permanent, "lease: a quick pick that waits, is replayed, or has a time or a secret")
+	case t.Ticket == "" && !t.Quick:
 		return fault.New(fault.Permanent, "lease: a take without a ticket")
+	}
+	return nil
+}
+
+// maxAsked bounds the attributes that a take asks for, maxValues the values of one
+// condition.
+const (
+	maxAsked  = 16
+	maxValues = 64
+)
+
+func (m Match) validate() error {
+	bad := func(format string, args ...any) error {
+		return fault.WithCode(fault.Errorf(fault.Invalid, "the condition on %.80q "+format, append([]any{m.Attribute}, args...)...), "constraints")
+	}
+	if m.Attribute == "" || validText("a condition", m.Attribute) != nil {
+		return bad("is not possible: want a name without control characters of at most %d bytes", MaxText)
+	}
+	switch m.Op {
+	case In, NotIn:
+		if len(m.Values) == 0 || len(m.Values) > maxValues {
+			return bad("has %d values, want 1 to %d", len(m.Values), maxValues)
+		}
+	case Exists, Absent:
+		if len(m.Values) > 0 {
+			return bad("has values, and asks for none")
+		}
+	default:
+		return bad("compares by %.40q, want in, notin, exists or absent", m.Op)
+	}
+	for _, v := range m.Values {
+		if validText("a condition", v) != nil {
+			return bad("has a value that is not possible: want texts without control characters of at most %d bytes", MaxText)
+		}
 	}
 	return nil
 }
@@ -106,7 +152,11 @@ func (w *work) replay(t *ticketRow, again bool) Result {
 	if k.Lease.Unclaimed {
 		k = k.clone()
 		k.Lease.Unclaimed, k.Lease.Expires = false, w.begin.Now.Add(k.Lease.TTL)
+		before := row.now
 		w.set(row, k)
+		if !w.flies(&before, &k) {
+			return Result{}
+		}
 	}
 	if !again {
 		t.LiveUntil = w.begin.Now // see [Ticket.Claimed]
@@ -138,11 +188,20 @@ func (w *work) unclaim(op Unclaim) Result {
 	return w.onKey(op.ID.Key, op, noLease(op.ID))
 }
 
-// choose returns the key for the request, nil for none.
-func (w *work) choose(p Pool, op Take, t *ticketRow) *keyRow {
+// choose returns the key for the request, nil for none, and the line that it
+// stands in, nil for none.
+func (w *work) choose(p Pool, op Take, t *ticketRow) (*keyRow, *line) {
 	s := &search{aside: map[string]bool{}, cursors: map[string]*cursor{}}
-	question := question(op.Target, op.Where)
-	mine := w.find(p, op, question, s, all)
+	question := question(op.Target, op.Where, op.Match)
+	best := func() *keyRow {
+		if p.turnwise(op.Target) && p.isNew(w.begin.Counter+1) {
+			if r := w.findNew(p, op, s, s.cursor(question)); r != nil {
+				return r
+			}
+		}
+		return w.find(p, op, question, s, all)
+	}
+	mine := best()
 	var at walk
 	for mine != nil && w.broken == nil {
 		other := w.waiter(p.Name, &at)
@@ -152,8 +211,10 @@ func (w *work) choose(p Pool, op Take, t *ticketRow) *keyRow {
 		if other.ID == op.Ticket || p.Hooks.Any() && !other.RunsHooks {
 			continue
 		}
-		r := w.find(p, other.take(), other.question(), s, enough)
-		if r == nil && w.broken == nil && w.wants(p, other.take(), mine) {
+		theirs := other.take()
+		theirs.Target = p.aim(theirs.Target)
+		r := w.find(p, theirs, other.question(), s, enough)
+		if r == nil && w.broken == nil && w.wants(p, theirs, mine, s.cursors[other.question()]) {
 			r = mine // it has none among those that were looked at, but this one
 		}
 		if r == nil {
@@ -161,19 +222,22 @@ func (w *work) choose(p Pool, op Take, t *ticketRow) *keyRow {
 		}
 		s.aside[r.now.Name] = true
 		if r == mine {
-			mine = w.find(p, op, question, s, all)
+			mine = best()
 		}
 	}
-	if w.broken != nil {
-		return nil
+	if w.broken != nil || mine == nil {
+		return nil, nil
 	}
-	return mine
+	return mine, s.cursor(question).line
 }
 
-func (w *work) grant(row *keyRow, p Pool, op Take, t *ticketRow) Result {
+func (w *work) grant(row *keyRow, p Pool, op Take, t *ticketRow, l *line) Result {
 	res := w.step(row, grant{op, p, w.next()}, Around{Pool: p})
-	if res.Err != nil {
+	if res.Err != nil || w.broken != nil {
 		return res
+	}
+	if l != nil {
+		w.settle(p, op, l, row)
 	}
 	switch {
 	case op.Keep:
@@ -190,6 +254,50 @@ func (w *work) grant(row *keyRow, p Pool, op Take, t *ticketRow) Result {
 	return res
 }
 
+// quick uses a key without holding it. It stands behind all who wait, and is never
+// the same request as another.
+func (w *work) quick(op Take) Result {
+	p := w.pools[op.Pool]
+	switch {
+	case p == nil:
+		return Result{Err: NoPool(op.Pool)}
+	case p.Hooks.Any():
+		return Result{Err: fault.WithCode(fault.Errorf(fault.Invalid, "pool %s has hooks that whoever takes a key must run: take a lease", p.Name), "hooks")}
+	}
+	op.Target = p.aim(op.Target)
+	row, l := w.choose(*p, op, nil)
+	if w.broken != nil {
+		return Result{}
+	}
+	if row == nil {
+		return w.wait(*p, op, nil)
+	}
+	u := &Use{ID: ID{row.now.Name, w.next()}, Rested: w.begin.Now}
+	res := w.step(row, pick{op, *p}, Around{Pool: *p})
+	if res.Err != nil || w.broken != nil {
+		return res
+	}
+	res.Lease, res.Use = nil, u
+	if op.Target == "" {
+		u.Rested = later(u.Rested, row.now.CoolUntil)
+		return res
+	}
+	id := restsOn(*p, &row.now, op.Target)
+	if p.InFlight > 0 {
+		u.Ends = w.begin.Now.Add(p.TTL)
+		if !w.fly(id, u.ID.Fence, u.Ends) {
+			return Result{}
+		}
+	}
+	if c, ok := w.cooldown(id); ok {
+		u.Rested = later(u.Rested, c.Until)
+	}
+	if l != nil {
+		w.settle(*p, op, l, row)
+	}
+	return res
+}
+
 // wait tells a request that there is no key now, and queues it when asked to.
 func (w *work) wait(p Pool, op Take, t *ticketRow) Result {
 	busy, ok := w.busy(p, op)
@@ -202,6 +310,11 @@ func (w *work) wait(p Pool, op Take, t *ticketRow) Result {
 	}
 	if busy.Ahead, ok = w.ahead(p.Name, seq); !ok {
 		return Result{}
+	}
+	if !op.Wait && p.Kind == Managed {
+		if busy.Why, ok = w.why(p, op); !ok {
+			return Result{}
+		}
 	}
 	if !op.Wait {
 		if t != nil && t.Live(w.begin.Now) {
@@ -228,6 +341,10 @@ func (w *work) wait(p Pool, op Take, t *ticketRow) Result {
 // busy says when to come back.
 func (w *work) busy(p Pool, op Take) (*Busy, bool) {
 	id := NextWant{p.Name, op.Target}
+	turns := p.turnwise(op.Target)
+	if turns {
+		id.Target = "" // the rests are known
+	}
 	if w.nexts[id] == nil && !w.loadNext(id) {
 		return nil, false
 	}
@@ -258,6 +375,9 @@ func (w *work) busy(p Pool, op Take) (*Busy, bool) {
 		return cmp.Or(a.FreeAt().Compare(b.FreeAt()), cmp.Compare(a.Name, b.Name))
 	})
 	b.Next = b.Next[:min(len(b.Next), MaxNext)]
+	if turns {
+		return b, w.dueInTurn(p, op, b.Next, len(found.Keys) == MaxNext, due)
+	}
 	if len(b.Next) > 0 {
 		due(b.Next[0].FreeAt())
 	}

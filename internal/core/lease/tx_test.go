@@ -241,10 +241,10 @@ func TestRoundTrips(t *testing.T) {
 		most   int
 		ops    func(t *testing.T, m lease.Store) []lease.Op
 	}{
-		"takes": {"one load for keys, one for their rests", 2, func(*testing.T, lease.Store) []lease.Op {
+		"takes": {"one load says what the pool is like, one for keys, one for their rests", 3, func(*testing.T, lease.Store) []lease.Op {
 			return many(256, func(i int) lease.Op { return aimed(i, 40, false) })
 		}},
-		"takes that get nothing": {"one more says what comes free next, for up to 64 targets at once", 6, func(t *testing.T, m lease.Store) []lease.Op {
+		"takes that get nothing": {"one more says what comes free next, for up to 64 targets at once", 7, func(t *testing.T, m lease.Store) []lease.Op {
 			do(t, m, lease.Publish{Pool: cooling, Items: items[:1]})
 			return many(256, func(i int) lease.Op { return aimed(i, 256, true) })
 		}},
@@ -275,7 +275,7 @@ func TestRoundTrips(t *testing.T) {
 			proofs := held(t, m, none)
 			return many(256, func(i int) lease.Op { return lease.Release{Proof: proofs[i], Outcome: lease.Broken} })
 		}},
-		"release and take": {"rests of keys that came free are asked for at once", 3, func(t *testing.T, m lease.Store) []lease.Op {
+		"release and take": {"rests of keys that came free are asked for at once", 4, func(t *testing.T, m lease.Store) []lease.Op {
 			proofs := held(t, m, none)
 			return append(many(256, func(i int) lease.Op { return lease.Release{Proof: proofs[i]} }), many(256, func(i int) lease.Op { return aimed(i, 1, false) })...)
 		}},

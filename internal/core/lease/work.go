@@ -30,16 +30,28 @@ type work struct {
 	none      map[asked]nothing
 	nexts     map[NextWant]*NextFound
 	counts    map[string]*MembersFound // at the transaction's begin
-	cooldowns map[CooldownID]*Cooldown // as far as known; nil for none
-	rested    map[CooldownID]bool      // those to write
-	lifted    []CooldownID
-	changes   map[string]*Change // the latest by pool; nil for none
-	changed   map[string]*Change // those to write by id
-	bars      map[string][]Bar   // of names without a row, at the transaction's begin
-	due       []string
-	nextDue   time.Time
-	lost      []Ticket
-	lastPlace time.Time
+	freeOnes  map[string]int           // as far as they were counted
+	ops       int
+	lines     map[LineID]*line
+	// linesKnown are pools and targets of which all lines are known, lineless pools
+	// whose stored lines are to go.
+	linesKnown map[PoolTarget]bool
+	lineless   map[string]bool
+	seats      map[SeatWant][]Key
+	seated     []seated
+	listed     map[string][]Key         // the first ones of pools, as they were read
+	exits      map[string]bool          // all keys that leave by these addresses are known
+	whys       int                      // so many rests were looked at to say why there is none
+	cooldowns  map[CooldownID]*Cooldown // as far as known; nil for none
+	rested     map[CooldownID]bool      // those to write
+	lifted     []CooldownID
+	changes    map[string]*Change // the latest by pool; nil for none
+	changed    map[string]*Change // those to write by id
+	bars       map[string][]Bar   // of names without a row, at the transaction's begin
+	due        []string
+	nextDue    time.Time
+	lost       []Ticket
+	lastPlace  time.Time
 
 	// loose are keys that may have become free in this transaction, by pool:
 	// what the store knows of their order is not true any more.
@@ -50,6 +62,12 @@ type work struct {
 	events []Event
 	forget int
 	dirty  bool
+}
+
+// seated is a seat that this transaction gave.
+type seated struct {
+	key  string
+	seat int64
 }
 
 // keyRow is a key as it was read and as it is now.
@@ -86,6 +104,8 @@ func newWork(ctx context.Context, tx Tx, begin Begin) *work {
 		nexts: map[NextWant]*NextFound{}, counts: map[string]*MembersFound{}, cooldowns: map[CooldownID]*Cooldown{},
 		rested: map[CooldownID]bool{}, changes: map[string]*Change{}, changed: map[string]*Change{},
 		loose: map[string]map[string]*keyRow{}, sorted: map[string]*looseList{}, freed: map[string]bool{}, bars: map[string][]Bar{},
+		listed: map[string][]Key{}, exits: map[string]bool{}, freeOnes: map[string]int{}, lines: map[LineID]*line{},
+		linesKnown: map[PoolTarget]bool{}, lineless: map[string]bool{}, seats: map[SeatWant][]Key{},
 	}
 }
 
@@ -128,6 +148,11 @@ func (w *work) load(want Want) error {
 		slices.Sort(names)
 		return slices.DeleteFunc(slices.Compact(names), known)
 	}
+	slices.SortFunc(want.LinesOf, func(a, b PoolTarget) int {
+		return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Target, b.Target))
+	})
+	want.LinesOf = slices.DeleteFunc(slices.Compact(want.LinesOf), func(of PoolTarget) bool { return w.linesKnown[of] })
+	want.ExitIPs = unique(want.ExitIPs, func(n string) bool { return n == "" || w.exits[n] })
 	want.Pools = unique(want.Pools, func(n string) bool { _, ok := w.pools[n]; return ok || n == "" })
 	want.Keys = unique(want.Keys, func(n string) bool { _, ok := w.keys[n]; return ok })
 	want.Tickets = unique(want.Tickets, func(n string) bool { _, ok := w.tickets[n]; return ok })
@@ -151,6 +176,13 @@ func (w *work) load(want Want) error {
 		}
 	}
 	w.add(f.Keys)
+	for _, ip := range want.ExitIPs {
+		w.exits[ip] = true
+	}
+	for i, l := range want.Listed {
+		w.add(f.Listed[i])
+		w.listed[l.Pool] = f.Listed[i]
+	}
 	for _, n := range want.Keys {
 		if !has(w.keys, n) {
 			w.keys[n] = nil
@@ -167,6 +199,24 @@ func (w *work) load(want Want) error {
 	}
 	for i, c := range want.Candidates {
 		w.addStream(c, f.Candidates[i])
+	}
+	for i, n := range want.Free {
+		w.freeOnes[n.Pool] = f.Free[i]
+	}
+	for i, l := range want.Lines {
+		w.addLine(l, f.Lines[i])
+	}
+	for i, of := range want.LinesOf {
+		w.linesKnown[of] = true
+		for n := range f.LinesOf[i] {
+			if row := &f.LinesOf[i][n]; w.begin.Now.Sub(row.Used) <= LineFor {
+				w.addLineRow(row.LineID, row)
+			}
+		}
+	}
+	for i, s := range want.Seats {
+		w.add(f.Seats[i])
+		w.seats[s] = f.Seats[i]
 	}
 	for i, n := range want.Next {
 		w.nexts[n] = &f.Next[i]
@@ -306,6 +356,7 @@ func (w *work) members(pool string) (names []string, autoDisabled int, ok bool) 
 // save hands over what changed.
 func (w *work) save() error {
 	c := Changes{Begin: w.begin, DropPools: w.dropPools, LiftCooldowns: w.lifted, Events: w.events, Forget: w.forget}
+	w.saveLines(&c)
 	for _, name := range slices.Sorted(maps.Keys(w.newPools)) {
 		c.Pools = append(c.Pools, *w.pools[name])
 	}
@@ -347,7 +398,7 @@ func (w *work) save() error {
 	}
 	c.Freed = slices.Sorted(maps.Keys(w.freed))
 	empty := !w.dirty && len(c.Pools)+len(c.DropPools)+len(c.Keys)+len(c.DropKeys)+len(c.Tickets)+len(c.DropTickets)+
-		len(c.Cooldowns)+len(c.LiftCooldowns)+len(c.Changes)+c.Forget == 0
+		len(c.Cooldowns)+len(c.LiftCooldowns)+len(c.Changes)+len(c.DropLinesOf)+len(c.Lines)+len(c.DropPlaces)+len(c.Places)+c.Forget == 0
 	if empty {
 		return nil
 	}
@@ -360,6 +411,7 @@ func (r *keyRow) write() KeyWrite {
 	k.Version = r.was.Version
 	k.Relist = r.fresh || !slices.Equal(r.now.Pools, r.was.Pools) || !slices.Equal(r.now.Leaving, r.was.Leaving)
 	k.Facts = r.fresh || r.now.Managed != r.was.Managed || r.now.UID != r.was.UID || r.now.ExitIP != r.was.ExitIP ||
-		r.now.Unfit != r.was.Unfit || !maps.Equal(r.now.Attributes, r.was.Attributes)
+		r.now.Unfit != r.was.Unfit || r.now.Weight != r.was.Weight || r.now.Seat != r.was.Seat || !r.now.Joined.Equal(r.was.Joined) ||
+		!maps.Equal(r.now.Attributes, r.was.Attributes)
 	return k
 }

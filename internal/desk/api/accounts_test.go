@@ -31,7 +31,7 @@ import (
 func whole(o *api.Options) {
 	_, o.Accounts = exampleAccounts()
 	o.Actions = exampleActions()
-	o.Desk, o.Access = idleDesk(), fixedAccess{}
+	o.Desk, o.Access, o.Selection = idleDesk(), fixedAccess{}, naming{}
 }
 
 // Nothing optional is missing in whole, so that no route escapes the tests that

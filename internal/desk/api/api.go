@@ -44,6 +44,10 @@ type Options struct {
 	// Proxies shows proxies; nil for a desk without them: their routes do not
 	// exist then.
 	Proxies Proxies
+	// Selection names and chooses proxies; nil for a desk whose keys are none: the
+	// routes that pick them and report on them do not exist then. It needs Desk and
+	// Access.
+	Selection Selection
 	// Accounts is what administrators do with accounts and tokens; nil for a
 	// desk where nobody does: the routes do not exist then.
 	Accounts Accounts
@@ -130,6 +134,8 @@ func New(opts Options) (http.Handler, error) {
 		return nil, fault.New(fault.Invalid, "api: Options.Auth is missing")
 	case opts.Log == nil:
 		return nil, fault.New(fault.Invalid, "api: Options.Log is missing")
+	case opts.Selection != nil && (opts.Desk == nil || opts.Access == nil):
+		return nil, fault.New(fault.Invalid, "api: Options.Selection needs Desk and Access")
 	}
 	l := opts.Limits
 	if min(l.Burst, l.Tokens, l.FailureBurst, l.Addresses, l.Waits, l.WaitsPerToken, l.Streams, l.StreamsPerToken) < 0 || min(l.AuthTimeout, l.CallTimeout) < 0 {

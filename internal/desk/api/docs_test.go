@@ -273,7 +273,7 @@ func serveDocumented(t *testing.T) *documented {
 	s := run(t, db.Leases(), service.Limits{})
 	d := &documented{service: s}
 	d.desk = serve(t, func(o *api.Options) {
-		o.Auth, o.Accounts, o.Actions, o.Desk, o.Access = tokens, tokens, db.Actions(), s, namedAccess{}
+		o.Auth, o.Accounts, o.Actions, o.Desk, o.Access, o.Selection = tokens, tokens, db.Actions(), s, namedAccess{}, naming{}
 	})
 	d.vars = map[string]string{"DESK": d.url, "TOKEN": bearers["ci"], "ADMIN": bearers["ann"]}
 	do := func(ops ...lease.Op) []lease.Result {
@@ -297,6 +297,9 @@ func serveDocumented(t *testing.T) *documented {
 	do(
 		lease.PutPool{Epoch: epoch, Pool: lease.Pool{Name: "crawl.eu"}},
 		lease.PutKey{Epoch: epoch, Key: "crawl.home-1", UID: "1f0b3c9e", Pools: []string{"crawl.eu"}, Attributes: map[string]string{"tier": "eu"}},
+		lease.PutPool{Epoch: epoch, Pool: lease.Pool{Name: "crawl.shop", Cooldown: 30 * time.Second}},
+		lease.PutKey{Epoch: epoch, Key: "crawl.home-2", UID: "2f0b3c9e", Pools: []string{"crawl.shop"}, ExitIP: "203.0.113.7", Attributes: map[string]string{"label:tier": "eu", "protocol": "http"}},
+		lease.PutKey{Epoch: epoch, Key: "crawl.home-3", UID: "3f0b3c9e", Pools: []string{"crawl.shop"}, ExitIP: "203.0.113.8", Attributes: map[string]string{"label:tier": "us", "protocol": "http"}},
 	)
 	if _, err := s.Take(t.Context(), service.TakeRequest{Account: "nightly", Pool: "mac", Holder: "build 12"}); err != nil {
 		t.Fatal(err)
@@ -310,6 +313,9 @@ func (d *documented) learn(resp *http.Response, body any) {
 	text := func(n string) string { s, _ := fields[n].(string); return s }
 	if s := resp.Header.Get("Lease-Secret"); s != "" && text("pool") == "win" {
 		d.vars["SECRET"], d.vars["LEASE"] = s, text("id")
+	}
+	if use := text("use"); use != "" {
+		d.vars["USE"] = use
 	}
 	if strings.HasSuffix(resp.Request.URL.Path, "/changes") {
 		d.vars["CHANGE"] = text("id")
@@ -558,7 +564,7 @@ func TestPageHasEveryType(t *testing.T) {
 	}
 	var codes []string
 	for _, dir := range []string{
-		"../../core/lease", "../../core/token", "../../core/action", "../service", "../token", ".", "../../platform/sqldb",
+		"../../core/lease", "../../core/target", "../../core/token", "../../core/action", "../service", "../token", ".", "../../platform/sqldb",
 	} {
 		codes = append(codes, codesOf(t, dir)...)
 	}

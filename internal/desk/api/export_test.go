@@ -23,6 +23,10 @@ func ReadBoth(h http.Handler, operation string, request func() *http.Request) (p
 		return readBoth(s, readTake, request)
 	case "renew":
 		return readBoth(s, readRenew, request)
+	case "next":
+		return readBoth(s, readNext, request)
+	case "report":
+		return readBoth(s, readReport, request)
 	default:
 		return readBoth(s, readRelease, request)
 	}
@@ -31,7 +35,7 @@ func ReadBoth(h http.Handler, operation string, request func() *http.Request) (p
 func readBoth[I any](s *server, read func(*http.Request, []byte, *I) bool, request func() *http.Request) (plain, huma Reading) {
 	var byHand, byHuma I
 	r := request()
-	r.SetPathValue("id", leaseIDOf(r.URL.Path))
+	pathValues(r)
 	plain.OK = s.readPlain(r, func(body []byte) bool { return read(r, body, &byHand) })
 	plain.In = byHand
 	w := httptest.NewRecorder()
@@ -40,11 +44,17 @@ func readBoth[I any](s *server, read func(*http.Request, []byte, *I) bool, reque
 	return plain, huma
 }
 
-// leaseIDOf is what a mux takes for the id in /api/v1/leases/{id}/….
-func leaseIDOf(path string) string {
+// pathValues sets what a mux takes out of the path of these operations.
+func pathValues(r *http.Request) {
 	m := http.NewServeMux()
-	id := ""
-	m.HandleFunc("/api/v1/leases/{id}/{verb}", func(_ http.ResponseWriter, r *http.Request) { id = r.PathValue("id") })
-	m.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, path, nil))
-	return id
+	take := func(names ...string) func(http.ResponseWriter, *http.Request) {
+		return func(_ http.ResponseWriter, matched *http.Request) {
+			for _, n := range names {
+				r.SetPathValue(n, matched.PathValue(n))
+			}
+		}
+	}
+	m.HandleFunc("/api/v1/leases/{id}/{verb}", take("id"))
+	m.HandleFunc("/api/v1/proxies/{namespace}/{name}/reports", take("namespace", "name"))
+	m.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, r.URL.Path, nil))
 }

@@ -33,7 +33,9 @@ type answer struct {
 	status int
 	// secret is a lease's, for the header Lease-Secret; "" for none.
 	secret string
-	body   any
+	// private is set for a body that holds credentials.
+	private bool
+	body    any
 }
 
 // slot takes what huma decoded.
@@ -155,6 +157,8 @@ func (s *server) reply(x *exchange, a answer) error {
 	h.Set("Content-Length", strconv.Itoa(buf.Len()))
 	if a.secret != "" {
 		h.Set("Lease-Secret", a.secret)
+	}
+	if a.secret != "" || a.private {
 		h.Set("Cache-Control", "no-store")
 	}
 	x.w.WriteHeader(a.status)

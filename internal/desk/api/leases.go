@@ -81,7 +81,7 @@ func readTake(r *http.Request, body []byte, in *takeInput) bool {
 			b.Holder = p.text(lease.MaxText)
 		case "target":
 			p.once(&seen, 2)
-			b.Target = p.text(lease.MaxText)
+			b.Target = p.some(lease.MaxText)
 		case "ttl":
 			p.once(&seen, 3)
 			b.TTL = p.number(int64(lease.MinTTL/time.Second), int64(lease.MaxTTL/time.Second))
@@ -95,7 +95,7 @@ func readTake(r *http.Request, body []byte, in *takeInput) bool {
 			p.once(&seen, 6)
 			b.RunsHooks = p.truth()
 		default:
-			p.odd = true
+			readWish(&p, &seen, string(name), &b.Wish)
 		}
 	}) && b.Pool != ""
 }
@@ -103,6 +103,14 @@ func readTake(r *http.Request, body []byte, in *takeInput) bool {
 // takeLease hands out a key, waiting for one when asked to.
 func (s *server) takeLease(ctx context.Context, x *exchange, in *takeInput) error {
 	b := &in.Body
+	host, err := targetOf("body.target", b.Target)
+	if err != nil {
+		return err
+	}
+	match, err := s.matchOf("body.", b.Wish)
+	if err != nil {
+		return err
+	}
 	wait := time.Duration(b.Wait) * time.Second
 	bounded, end, err := s.waiting(ctx, x, wait)
 	if err != nil {
@@ -110,7 +118,7 @@ func (s *server) takeLease(ctx context.Context, x *exchange, in *takeInput) erro
 	}
 	defer end()
 	g, err := s.opts.Desk.Take(bounded, service.TakeRequest{
-		Account: x.principal.Account, Pool: b.Pool, Holder: b.Holder, Target: b.Target, Where: b.Constraints,
+		Account: x.principal.Account, Pool: b.Pool, Holder: b.Holder, Target: host, Where: b.Constraints, Match: match,
 		TTL: time.Duration(b.TTL) * time.Second, Wait: wait, IdempotencyKey: in.IdempotencyKey, RunsHooks: b.RunsHooks,
 	})
 	if err != nil {
@@ -136,7 +144,7 @@ func (s *server) takeLease(ctx context.Context, x *exchange, in *takeInput) erro
 	if g.Replayed {
 		status = http.StatusOK
 	}
-	if err := s.reply(x, answer{status, g.Secret.Reveal(), body}); err != nil {
+	if err := s.reply(x, answer{status: status, secret: g.Secret.Reveal(), body: body}); err != nil {
 		s.opts.Desk.Undelivered(g)
 		if fault.Of(err) == fault.Permanent { // nothing was sent yet
 			return err
@@ -152,10 +160,8 @@ func (s *server) reach(ctx context.Context, x *exchange, g *service.Grant) (*pro
 	defer cancel()
 	a, err := s.opts.Access.Access(asked, g.Key, g.UID, g.Attributes)
 	switch {
-	case err == nil && a == client.ProxyAccess{}:
-		return nil, nil
 	case err == nil:
-		return &proxyAccess{a.Protocol, a.Host, a.Port, a.Username, string(a.Password), a.URL().String()}, nil
+		return accessOnWire(a), nil
 	}
 	back, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.Limits.CallTimeout)
 	defer cancel()
@@ -166,6 +172,14 @@ func (s *server) reach(ctx context.Context, x *exchange, g *service.Grant) (*pro
 		err = errors.Join(err, failed)
 	}
 	return nil, fault.WithCode(fault.Errorf(fault.Unavailable, "key %s was leased and given back, how to reach it is not known: %w", g.Key, err), codeAccess)
+}
+
+// accessOnWire is how to reach a proxy; nil for a key that is none.
+func accessOnWire(a client.ProxyAccess) *proxyAccess {
+	if a == (client.ProxyAccess{}) {
+		return nil
+	}
+	return &proxyAccess{a.Protocol, a.Host, a.Port, a.Username, string(a.Password), a.URL().String()}
 }
 
 // waiting bounds a take: by CallTimeout, and its wait when it has one. The end
@@ -288,7 +302,7 @@ func readRelease(r *http.Request, body []byte, in *releaseInput) bool {
 			in.Body.Reason = p.text(lease.MaxText)
 		case "target":
 			p.once(&seen, 2)
-			in.Body.Target = p.text(lease.MaxText)
+			in.Body.Target = p.some(lease.MaxText)
 		case "reset":
 			p.once(&seen, 3)
 			in.Body.Reset = p.oneOf(client.ResetDone, client.ResetFailed)
@@ -303,11 +317,15 @@ func (s *server) releaseLease(ctx context.Context, x *exchange, in *releaseInput
 	if in.Body != nil {
 		b = *in.Body
 	}
+	host, err := targetOf("body.target", b.Target)
+	if err != nil {
+		return err
+	}
 	bounded, cancel := context.WithTimeout(ctx, s.opts.Limits.CallTimeout)
 	defer cancel()
 	r, err := s.opts.Desk.Release(bounded, service.ReleaseRequest{
 		Proof:   service.Proof{ID: in.ID, Secret: service.NewSecret(in.LeaseSecret), Account: x.principal.Account},
-		Outcome: lease.Outcome(b.Outcome), Reason: b.Reason, Target: b.Target, Reset: lease.Reset(b.Reset),
+		Outcome: lease.Outcome(b.Outcome), Reason: b.Reason, Target: host, Reset: lease.Reset(b.Reset),
 	})
 	if err != nil {
 		return err

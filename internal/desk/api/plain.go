@@ -117,6 +117,13 @@ func (p *plain) members(field func(name []byte)) {
 // text reads a string of at most that many bytes.
 func (p *plain) text(most int) string { return string(p.quoted(most)) }
 
+// some reads a string of 1 to that many bytes.
+func (p *plain) some(most int) string {
+	s := p.text(most)
+	p.odd = p.odd || s == ""
+	return s
+}
+
 // quoted reads a string without escapes; the result is a part of the data.
 func (p *plain) quoted(most int) []byte {
 	if !p.next('"') {

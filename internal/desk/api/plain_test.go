@@ -16,7 +16,7 @@ import (
 
 func deskAPI(t testing.TB) http.Handler {
 	t.Helper()
-	h, err := api.New(api.Options{Auth: newAccounts(), Desk: idleDesk(), Log: slog.New(slog.DiscardHandler), Limits: api.Limits{PerToken: -1}})
+	h, err := api.New(api.Options{Auth: newAccounts(), Desk: idleDesk(), Access: fixedAccess{}, Selection: naming{}, Log: slog.New(slog.DiscardHandler), Limits: api.Limits{PerToken: -1}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +24,7 @@ func deskAPI(t testing.TB) http.Handler {
 }
 
 var targets = map[string]string{
-	"take": "/api/v1/leases", "renew": "/api/v1/leases/win-01~2/renew", "release": "/api/v1/leases/win-01~2/release",
+	"next": "/api/v1/proxies/next", "report": "/api/v1/proxies/crawl/home-1/reports", "take": "/api/v1/leases", "renew": "/api/v1/leases/win-01~2/renew", "release": "/api/v1/leases/win-01~2/release",
 }
 
 // bodies are requests that plain.go reads, or that it must leave to huma.
@@ -34,13 +34,20 @@ func bodies() map[string]map[string]bool {
 		"take": {
 			`{"pool":"win"}`: true,
 			` { "pool" : "win" , "holder":"job 1","target":"shop.example.com","ttl":600,"wait":60,"runsHooks":true}` + "\n": true,
-			`{"pool":"win","wait":0,"runsHooks":false,"holder":"","target":""}`:                                             true,
-			`{"pool":"win","holder":"Jürgen ☃"}`:                                                                            true,
-			`{"pool":"win","holder":"` + long + `"}`:                                                                        true,
-			`{"pool":"win","constraints":{"tier":"eu","zone":""}}`:                                                          true,
-			`{"pool":"win","constraints":{}}`:                                                                               true,
-			`{"pool":"a/b"}`:                                                                                                true, // no name of a pool; the rules say so
-			`{"pool":"win","holder":"` + long + `x"}`:                                                                       false,
+			`{"pool":"win","wait":0,"runsHooks":false,"holder":""}`:                                                         true,
+			`{"pool":"win","selector":"tier=eu,!old","scheme":"socks5","provider":"kvm-home","region":"eu-1"}`:              true,
+			`{"pool":"win","target":""}`:                                   false,
+			`{"pool":"win","selector":""}`:                                 false,
+			`{"pool":"win","scheme":"ftp"}`:                                false,
+			`{"pool":"win","scheme":"http","scheme":"http"}`:               false,
+			`{"pool":"win","region":"a","Region":"a"}`:                     false,
+			`{"pool":"win","provider":"` + strings.Repeat("p", 254) + `"}`: false,
+			`{"pool":"win","holder":"Jürgen ☃"}`:                           true,
+			`{"pool":"win","holder":"` + long + `"}`:                       true,
+			`{"pool":"win","constraints":{"tier":"eu","zone":""}}`:         true,
+			`{"pool":"win","constraints":{}}`:                              true,
+			`{"pool":"a/b"}`:                                               true, // no name of a pool; the rules say so
+			`{"pool":"win","holder":"` + long + `x"}`:                      false,
 			`{"pool":""}`:                   false,
 			`{}`:                            false,
 			``:                              false,
@@ -107,6 +114,45 @@ func bodies() map[string]map[string]bool {
 			`{"reset":"begin"}`:       false,
 			`{"outcome":"ok","x":{}}`: false,
 			`{"outcome":["ok"]}`:      false,
+			`{"target":""}`:           false,
+		},
+		"next": {
+			`{"pool":"crawl.eu"}`:                        true,
+			`{"namespace":"crawl","target":"a.example"}`: true,
+			`{}`: true, // which of the two it wants is no question of form
+			`{"pool":"crawl.eu","target":"https://a.example/x","selector":"tier=eu","scheme":"https","provider":"p","region":"r","holder":"","constraints":{"a":"b"}}`: true,
+			``:                           false,
+			`null`:                       false,
+			`{"pool":""}`:                false,
+			`{"target":""}`:              false,
+			`{"target":"` + long + `x"}`: false,
+			`{"target":"` + strings.Repeat("t", 5000) + `"}`:   false,
+			`{"namespace":"` + strings.Repeat("n", 64) + `"}`:  false,
+			`{"selector":"` + strings.Repeat("s", 2049) + `"}`: false,
+			`{"pool":"a","wait":1}`:                            false,
+			`{"pool":"a","ttl":60}`:                            false,
+			`{"pool":"a","pool":"b"}`:                          false,
+			`{"scheme":"HTTP"}`:                                false,
+			`{"constraints":{"a":"1","A":"1"}}`:                false,
+		},
+		"report": {
+			`{"outcome":"ok"}`: true,
+			`{"outcome":"banned","target":"a.example","pool":"crawl.eu","use":"crawl.home-1~2","reason":"","replace":{}}`: true,
+			`{"outcome":"error","lease":"crawl.home-1~2","replace":{"pool":"crawl.eu","scheme":"http","selector":"a=b"}}`: true,
+			``:                                   false,
+			`{}`:                                 false,
+			`{"outcome":"broken"}`:               false,
+			`{"outcome":""}`:                     false,
+			`{"outcome":"ok","use":""}`:          false,
+			`{"outcome":"ok","target":""}`:       false,
+			`{"outcome":"ok","outcome":"ok"}`:    false,
+			`{"outcome":"ok","replace":null}`:    false,
+			`{"outcome":"ok","replace":true}`:    false,
+			`{"outcome":"ok","replace":[]}`:      false,
+			`{"outcome":"ok","replace":{"x":1}}`: false,
+			`{"outcome":"ok","replace":{"pool":"a","pool":"b"}}`: false,
+			`{"outcome":"ok","replace":{}}}`:                     false,
+			`{"outcome":"ok","replace":{"pool":"a"},"pool":"b"}`: true,
 		},
 	}
 }

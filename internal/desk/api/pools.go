@@ -198,6 +198,13 @@ func (s *server) onKey(ctx context.Context, pool, key string, change func() (lea
 }
 
 func poolOnWire(p *lease.Pool) client.Pool {
+	targets := ""
+	switch {
+	case p.Sites:
+		targets = "site"
+	case p.Kind == lease.Managed:
+		targets = "host"
+	}
 	return client.Pool{
 		Name: p.Name, Kind: string(p.Kind),
 		PoolSettings: client.PoolSettings{
@@ -205,6 +212,7 @@ func poolOnWire(p *lease.Pool) client.Pool {
 			Ban:   &client.BanCooldown{Initial: client.SecondsOf(p.Ban.Initial), Factor: p.Ban.Factor, Max: client.SecondsOf(p.Ban.Max)},
 			Scope: string(p.Scope), Hooks: client.Hooks{Check: p.Hooks.Check, Reset: p.Hooks.Reset},
 		},
+		InFlight: p.InFlight, NewShare: p.NewShare, Targets: targets,
 		Revision: p.Revision, PublishedBy: p.By, Published: timeOnWire(p.At),
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"fleetdesk/client"
 	"fleetdesk/internal/core/fault"
+	"fleetdesk/internal/core/lease"
 	"fleetdesk/internal/desk/service"
 	"fleetdesk/internal/platform/httpd"
 )
@@ -50,6 +51,7 @@ func (s *server) answer(ctx context.Context, err error) error {
 // noneFree are the extension members of the problem document of a take that got
 // nothing; client.Problem has them too.
 type noneFree struct {
+	Why              []client.Why    `json:"why,omitempty"`
 	Holders          []client.Holder `json:"holders,omitempty"`
 	Position         int             `json:"position,omitempty"`
 	SecondsUntilFree client.Seconds  `json:"secondsUntilFree,omitempty"`
@@ -60,7 +62,7 @@ type noneFree struct {
 // alone would say 429.
 func dressed(err error) error {
 	if e, ok := errors.AsType[*service.NoneFree](err); ok {
-		members := noneFree{Position: e.Position, SecondsUntilFree: client.SecondsOf(e.RetryAfter)}
+		members := noneFree{Why: whyOnWire(e.Why), Position: e.Position, SecondsUntilFree: client.SecondsOf(e.RetryAfter)}
 		for _, h := range e.Holders {
 			members.Holders = append(members.Holders, client.Holder{
 				Key: h.Key, Account: h.Account, Holder: h.Holder, State: string(h.State), SecondsLeft: client.SecondsOf(max(0, h.Left)),
@@ -80,6 +82,14 @@ func dressed(err error) error {
 	return err
 }
 
+func whyOnWire(all []lease.Why) []client.Why {
+	var wire []client.Why
+	for _, w := range all {
+		wire = append(wire, client.Why{Cause: w.Cause, Count: w.Count})
+	}
+	return wire
+}
+
 // codeOfField is the code of a request in which one kind of thing alone is
 // wrong: whoever finds it first, here or the rules, the code is one.
 func codeOfField(fields []httpd.FieldError) string {
@@ -87,16 +97,20 @@ func codeOfField(fields []httpd.FieldError) string {
 	for _, f := range fields {
 		c := ""
 		switch {
+		case f.Message == validation.MsgUnexpectedProperty:
+			c = "field"
 		case f.Location == "body.ttl":
 			c = "ttl"
 		case f.Location == "body.wait":
 			c = "wait"
 		case f.Location == "body":
 			c = "body" // not JSON, or not an object
-		case f.Message == validation.MsgUnexpectedProperty:
-			c = "field"
 		case f.Location == "path.pool", f.Location == "path.key", f.Location == "path.account":
 			c = "name"
+		case strings.HasSuffix(f.Location, ".target"):
+			c = codeTarget
+		case strings.HasSuffix(f.Location, ".selector"):
+			c = codeSelector
 		}
 		if c == "" || code != "" && code != c {
 			return ""
@@ -189,8 +203,12 @@ func checkQuery(r *http.Request) error {
 	}
 	var fields []httpd.FieldError
 	for name, v := range values {
-		if len(v) > 1 {
+		switch {
+		case len(v) > 1:
 			fields = append(fields, httpd.FieldError{Location: "query." + name, Message: "given more than once"})
+		case v[0] == "" && r.Method != http.MethodGet && r.Method != http.MethodHead:
+			// Where it narrows what is changed, its absence means everything.
+			fields = append(fields, httpd.FieldError{Location: "query." + name, Message: "empty: leave it out, or say what you mean"})
 		}
 	}
 	if len(fields) == 0 {

@@ -69,6 +69,9 @@ func (s *server) routes() {
 		s.leaseRoutes()
 		s.poolRoutes()
 	}
+	if s.opts.Selection != nil {
+		s.pickRoutes()
+	}
 	// The description of the API names no secret and needs no token.
 	both{s}.HandleFunc("GET /openapi.json", s.serveOpenAPI)
 }
@@ -96,6 +99,28 @@ func (s *server) leaseRoutes() {
 		id: "streamEvents", method: http.MethodGet, path: "/api/v1/events", role: token.Viewer,
 		summary: "What happens, as server-sent events", stream: "text/event-stream",
 	}, s.streamEvents)
+}
+
+// pickRoutes are what crawlers do with proxies that nobody holds.
+func (s *server) pickRoutes() {
+	registerHot[nextInput, nextOutput](s, operation{
+		id: "nextProxy", method: http.MethodPost, path: "/api/v1/proxies/next", role: token.Runner,
+		summary: "Pick a proxy for one use: nobody holds it, and it rests for the target from now on",
+		errors:  []int{http.StatusNotFound},
+	}, readNext, s.nextProxy)
+	registerHot[reportInput, reportOutput](s, operation{
+		id: "reportProxy", method: http.MethodPost, path: "/api/v1/proxies/{namespace}/{name}/reports", role: token.Runner,
+		summary: "Tell how a use of a proxy went, and pick another in its place when asked to",
+		errors:  []int{http.StatusNotFound},
+	}, readReport, s.reportProxy)
+	register(s, operation{
+		id: "listCooldowns", method: http.MethodGet, path: "/api/v1/proxies/{namespace}/{name}/cooldowns", role: token.Viewer,
+		summary: "What a proxy rests for now, ordered by target, one page at a time", errors: []int{http.StatusNotFound},
+	}, s.listCooldowns)
+	register(s, operation{
+		id: "liftCooldowns", method: http.MethodDelete, path: "/api/v1/proxies/{namespace}/{name}/cooldowns", role: token.Admin,
+		summary: "End the rests of a proxy for one target, or all; again is harmless", errors: []int{http.StatusNotFound},
+	}, s.liftCooldowns)
 }
 
 // poolRoutes are pools, their keys, and who changes them.

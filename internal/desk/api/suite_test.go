@@ -3,7 +3,6 @@ package api_test
 import (
 	"context"
 	"errors"
-	"net/http"
 	"testing"
 	"time"
 
@@ -11,9 +10,7 @@ import (
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/core/lease"
 	"fleetdesk/internal/core/lease/leasetest"
-	"fleetdesk/internal/core/token"
 	"fleetdesk/internal/desk/api"
-	"fleetdesk/internal/desk/service"
 )
 
 // deskClient is a desk seen through the API by the Go client.
@@ -29,7 +26,10 @@ func rebuilt(err error) error {
 	if e.Code != "none_free" {
 		return out
 	}
-	none := &leasetest.NoneFree{Cause: out, Holders: map[string]string{}, RetryAfter: e.UntilFree, Position: e.Position}
+	none := &leasetest.NoneFree{Cause: out, Holders: map[string]string{}, RetryAfter: e.UntilFree, Position: e.Position, Why: map[string]int{}}
+	for _, w := range e.Why {
+		none.Why[w.Cause] += w.Count
+	}
 	for _, h := range e.Holders {
 		none.Holders[h.Key] = h.Account
 	}
@@ -134,22 +134,7 @@ func (r deskClient) EndChange(ctx context.Context, pool, id string) error {
 
 // harness serves the store, and speaks to it as each of the suite's accounts.
 func harness(t *testing.T, store lease.Store, advance func(time.Duration)) leasetest.DeskHarness {
-	s := run(t, store, service.Limits{})
-	d := serve(t, func(o *api.Options) { o.Desk, o.Limits.PerToken = s, -1 })
-	d.auth.set(func() {
-		for name, role := range map[string]token.Role{"ann": token.Runner, "bob": token.Runner, "root": token.Admin} {
-			d.auth.byText["fd_suite_"+name] = token.Principal{Account: name, Role: role, TokenID: name}
-		}
-	})
-	as := func(account string) deskClient {
-		c, err := client.New(client.Options{
-			BaseURL: d.url, Token: client.Token("fd_suite_" + account), HTTPClient: &http.Client{Transport: d.http.Transport, Timeout: 30 * time.Second},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return deskClient{c}
-	}
+	_, as := suiteDesk(t, store, func(*api.Options) {})
 	return leasetest.DeskHarness{
 		As:      func(account string) leasetest.Desk { return as(account) },
 		Admin:   func(account string) leasetest.Admin { return as(account) },

@@ -52,7 +52,10 @@ func TestOneTransactionForMany(t *testing.T) {
 		synctest.Wait()
 		done := make(chan error, 10)
 		for _, call := range []func() error{
-			func() error { return s.Report(t.Context(), lease.Report{Key: "a", Pool: "p", Outcome: lease.OK}) },
+			func() error {
+				_, err := s.Report(t.Context(), service.ReportRequest{Account: "ann", Key: "a", Pool: "p", Outcome: lease.OK})
+				return err
+			},
 			func() error {
 				_, _, err := s.Disable(t.Context(), lease.Disable{Key: "b", Reason: "worn", By: "root"})
 				return err
@@ -274,7 +277,7 @@ func TestLostAnswers(t *testing.T) {
 			t.Fatalf("%v; %d keys are held", err, held())
 		}
 		store.LoseNext()
-		if err := s.Report(t.Context(), lease.Report{Key: "a", Pool: "p", Outcome: lease.Failed}); fault.Of(err) != fault.Timeout {
+		if _, err := s.Report(t.Context(), service.ReportRequest{Account: "ann", Key: "a", Pool: "p", Outcome: lease.Failed}); fault.Of(err) != fault.Timeout {
 			t.Errorf("a report that counts was sent twice: %v", err)
 		}
 		// Twice lost is lost.

@@ -38,19 +38,28 @@ func (c client) Take(ctx context.Context, a leasetest.Ask) (leasetest.Held, erro
 		Account: c.account, Pool: a.Pool, Holder: a.Holder, Target: a.Target, Where: a.Where, TTL: a.TTL, Wait: a.Wait,
 		IdempotencyKey: a.IdempotencyKey, RunsHooks: a.RunsHooks,
 	})
-	if e, ok := errors.AsType[*service.NoneFree](err); ok {
-		none := &leasetest.NoneFree{Cause: err, Holders: map[string]string{}, RetryAfter: e.RetryAfter, Position: e.Position}
-		for _, h := range e.Holders {
-			none.Holders[h.Key] = h.Account
-		}
-		return leasetest.Held{}, none
-	}
 	if err != nil {
-		return leasetest.Held{}, err
+		return leasetest.Held{}, noneOf(err)
 	}
 	h := seen(g.Lease)
 	h.Secret, h.Replayed = g.Secret.Reveal(), g.Replayed
 	return h, nil
+}
+
+// noneOf makes the suite's error of the service's.
+func noneOf(err error) error {
+	e, ok := errors.AsType[*service.NoneFree](err)
+	if !ok {
+		return err
+	}
+	none := &leasetest.NoneFree{Cause: err, Holders: map[string]string{}, RetryAfter: e.RetryAfter, Position: e.Position, Why: map[string]int{}}
+	for _, h := range e.Holders {
+		none.Holders[h.Key] = h.Account
+	}
+	for _, w := range e.Why {
+		none.Why[w.Cause] += w.Count
+	}
+	return none
 }
 
 func seen(l service.Lease) leasetest.Held {

@@ -2,6 +2,7 @@ package service
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,8 +18,10 @@ type TakeRequest struct {
 	// Holder and Target are what people read and what cooldowns are about; each
 	// at most [lease.MaxText] bytes.
 	Holder, Target string
-	// Where are attributes that the key must have; at most 16.
+	// Where are attributes that the key must have, at most 16, and Match what else
+	// they must be like.
 	Where map[string]string
+	Match []lease.Match
 	// TTL is the lease's time; 0 for the pool's own.
 	TTL time.Duration
 	// Wait is how long to wait for a key; 0 never blocks.
@@ -146,7 +149,11 @@ func notice(k *lease.Key, now time.Time) string {
 // NoneFree is the error of a take that got nothing: class Quota, code
 // "none_free".
 type NoneFree struct {
-	Pool string
+	// Pool and Target are what was asked for.
+	Pool, Target string
+	// Why counts the pool's keys by what keeps them from the request; empty after
+	// a wait. A count of [lease.MaxWhy] may be more.
+	Why []lease.Why
 	// Holders hold the keys that come free next, the soonest first; at most
 	// [lease.MaxNext].
 	Holders []Holder
@@ -157,6 +164,8 @@ type NoneFree struct {
 	Position int
 	// Waited is how long the request waited.
 	Waited time.Duration
+	// Quick is set for a pick, which never waits.
+	Quick bool
 }
 
 // Holder is who has a key, or why nobody does.
@@ -173,9 +182,13 @@ type Holder struct {
 func (e *NoneFree) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "no key of pool %s is free", e.Pool)
+	if e.Target != "" {
+		fmt.Fprintf(&b, " for %.80s", e.Target)
+	}
 	if e.Waited > 0 {
 		fmt.Fprintf(&b, " after waiting %s", e.Waited.Round(time.Second))
 	}
+	b.WriteString(e.why())
 	for i, h := range e.Holders {
 		sep := "; "
 		if i == 0 {
@@ -193,7 +206,10 @@ func (e *NoneFree) Error() string {
 		fmt.Fprintf(&b, " for at most %s", up(h.Left))
 	}
 	if e.RetryAfter > 0 {
-		fmt.Fprintf(&b, ". The next key is due in %s: come back then, or wait longer", up(e.RetryAfter))
+		fmt.Fprintf(&b, ". The next key is due in %s: come back then", up(e.RetryAfter))
+		if !e.Quick {
+			b.WriteString(", or wait longer")
+		}
 	} else {
 		b.WriteString(". No time frees one: look at the pool's keys; they may be disabled, unhealthy or lack what was asked for")
 	}
@@ -201,6 +217,45 @@ func (e *NoneFree) Error() string {
 		fmt.Fprintf(&b, ". The place %d is kept for %s when the request comes again with the same Idempotency-Key", e.Position, lease.PlaceFor)
 	}
 	return b.String()
+}
+
+// why says how many keys are kept from the request by what, and lists nothing
+// when the holders say it all.
+func (e *NoneFree) why() string {
+	var parts []string
+	told := 0
+	for _, w := range e.Why {
+		if w.Count <= 0 {
+			continue
+		}
+		n := strconv.Itoa(w.Count)
+		if w.Count >= lease.MaxWhy {
+			n += " or more"
+		}
+		parts = append(parts, n+" "+words(w.Cause))
+		told += w.Count
+	}
+	if len(parts) == 0 || told == len(e.Holders) {
+		return ""
+	}
+	return " (" + strings.Join(parts, ", ") + ")"
+}
+
+// words say what a cause keeps a key from.
+func words(cause string) string {
+	switch cause {
+	case lease.WhyBanned:
+		return "banned by the target"
+	case lease.WhyResting:
+		return "resting for the target"
+	case lease.WhyInUse:
+		return "in use for the target as often as the pool allows"
+	case lease.WhyPromised:
+		return "set aside for others who wait"
+	case lease.WhyOther:
+		return "without what was asked for"
+	}
+	return cause
 }
 
 // up rounds up to whole seconds: nobody should come too early.
@@ -211,8 +266,8 @@ func (e *NoneFree) Unwrap() error {
 	return fault.WithCode(fault.New(fault.Quota, "none free"), "none_free")
 }
 
-func noneFree(pool string, b *lease.Busy, now time.Time) *NoneFree {
-	e := &NoneFree{Pool: pool, Position: b.Position}
+func noneFree(pool, target string, b *lease.Busy, now time.Time) *NoneFree {
+	e := &NoneFree{Pool: pool, Target: target, Why: b.Why, Position: b.Position}
 	if !b.Due.IsZero() {
 		e.RetryAfter = b.Due.Sub(now)
 	}

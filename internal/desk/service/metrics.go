@@ -47,7 +47,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		}),
 		grants: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fleetdesk_desk_grants_total",
-			Help: "Keys handed out: at once, after waiting, or again for the same request.",
+			Help: "Keys handed out: at once, after waiting, again for the same request, or picked for one use.",
 		}, []string{"how"}),
 		handOff: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "fleetdesk_desk_hand_off_seconds",
@@ -60,7 +60,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		}),
 		counters: map[[2]string]prometheus.Counter{}, at: map[string]prometheus.Counter{},
 	}
-	for _, how := range []string{"at_once", "waited", "replayed"} {
+	for _, how := range []string{"at_once", "waited", "replayed", "picked"} {
 		m.at[how] = m.grants.WithLabelValues(how)
 	}
 	if reg == nil {
@@ -123,8 +123,11 @@ func (m *metrics) granted(c *call, r *lease.Result) {
 
 // kind is the label of an op.
 func kind(op lease.Op) string {
-	switch op.(type) {
+	switch op := op.(type) {
 	case lease.Take:
+		if op.Quick {
+			return "pick"
+		}
 		return "take"
 	case lease.Live:
 		return "live"

@@ -62,10 +62,16 @@ func (r *room) close() {
 
 // lineOf names what a take asks for.
 func lineOf(t lease.Take) string {
-	if len(t.Where) == 0 {
+	if len(t.Where)+len(t.Match) == 0 {
 		return t.Target
 	}
 	var b strings.Builder
+	add := func(s string) {
+		b.WriteByte(0)
+		b.WriteString(strconv.Itoa(len(s)))
+		b.WriteByte(0)
+		b.WriteString(s)
+	}
 	b.WriteString(t.Target)
 	names := make([]string, 0, len(t.Where))
 	for n := range t.Where {
@@ -73,11 +79,15 @@ func lineOf(t lease.Take) string {
 	}
 	slices.Sort(names)
 	for _, n := range names {
-		for _, s := range []string{n, t.Where[n]} {
-			b.WriteByte(0)
-			b.WriteString(strconv.Itoa(len(s)))
-			b.WriteByte(0)
-			b.WriteString(s)
+		add(n)
+		add(t.Where[n])
+	}
+	for _, m := range t.Match { // the same conditions in another order are another line, which is no harm
+		add(m.Attribute)
+		add(string(m.Op))
+		b.WriteString(strconv.Itoa(len(m.Values)))
+		for _, v := range m.Values {
+			add(v)
 		}
 	}
 	return b.String()

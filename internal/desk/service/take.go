@@ -92,7 +92,7 @@ func (s *Service) check(r TakeRequest) error {
 // takeOp makes the op of a request, and the secret of its lease.
 func takeOp(root []byte, r TakeRequest) (lease.Take, string) {
 	op := lease.Take{
-		Pool: r.Pool, Target: r.Target, Account: r.Account, Holder: r.Holder, Where: r.Where, TTL: r.TTL,
+		Pool: r.Pool, Target: r.Target, Account: r.Account, Holder: r.Holder, Where: r.Where, Match: r.Match, TTL: r.TTL,
 		RunsHooks: r.RunsHooks, Wait: r.Wait > 0, Keep: r.IdempotencyKey != "",
 	}
 	var secret string
@@ -133,6 +133,14 @@ func digest(r TakeRequest) string {
 		add(n)
 		add(r.Where[n])
 	}
+	for _, m := range r.Match {
+		add(m.Attribute)
+		add(string(m.Op))
+		b = binary.AppendUvarint(b, uint64(len(m.Values)))
+		for _, v := range m.Values {
+			add(v)
+		}
+	}
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:16])
 }
@@ -142,7 +150,7 @@ func (s *Service) refuse(c *call, r TakeRequest, res *lease.Result) error {
 	if c.full {
 		return errFull(s.limits.Waiters)
 	}
-	e := noneFree(r.Pool, res.Busy, res.Now)
+	e := noneFree(r.Pool, r.Target, res.Busy, res.Now)
 	if w := c.wait; w != nil {
 		e.Waited = time.Since(w.began)
 		if w.seq != 0 && w.take.Keep {

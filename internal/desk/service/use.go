@@ -145,17 +145,3 @@ func (s *Service) RenewChange(ctx context.Context, op lease.RenewChange) (lease.
 func (s *Service) EndChange(ctx context.Context, op lease.EndChange) (lease.Change, time.Time, error) {
 	return s.change(ctx, op)
 }
-
-// Report tells how a use of a key went. Errors: NotFound (key, pool), Conflict
-// (uid), Invalid (outcome, target, text), and those of the database.
-func (s *Service) Report(ctx context.Context, op lease.Report) error {
-	_, err := s.one(ctx, op)
-	return err
-}
-
-// Lift ends cooldowns of a key. Errors: NotFound (key), and those of the
-// database.
-func (s *Service) Lift(ctx context.Context, op lease.Lift) error {
-	_, err := s.one(ctx, op)
-	return err
-}

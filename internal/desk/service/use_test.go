@@ -173,7 +173,8 @@ func TestCodes(t *testing.T) {
 				return err
 			}, fault.Conflict, "held"},
 			"report": {"no such key", func() error {
-				return s.Report(ctx, lease.Report{Key: "zz", Pool: "p", Outcome: lease.OK})
+				_, err := s.Report(ctx, service.ReportRequest{Account: "ann", Key: "zz", Pool: "p", Outcome: lease.OK})
+				return err
 			}, fault.NotFound, "key"},
 			"lift": {"no such key", func() error { return s.Lift(ctx, lease.Lift{Key: "zz"}) }, fault.NotFound, "key"},
 			"epoch": {"an old controller", func() error {

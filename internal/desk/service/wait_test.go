@@ -518,13 +518,15 @@ func TestLimits(t *testing.T) {
 		store.set(func([]lease.Op) { <-blocked }, nil)
 		reports := make(chan error, 4)
 		report := func() {
-			reports <- s.Report(t.Context(), lease.Report{Key: "a", Pool: "p", Outcome: lease.OK})
+			_, err := s.Report(t.Context(), service.ReportRequest{Account: "ann", Key: "a", Pool: "p", Outcome: lease.OK})
+			reports <- err
 		}
 		for range 4 { // the first is under way alone
 			go report()
 			synctest.Wait()
 		}
-		wantCode(t, s.Report(t.Context(), lease.Report{Key: "a", Pool: "p", Outcome: lease.OK}), fault.Quota, "busy")
+		_, err := s.Report(t.Context(), service.ReportRequest{Account: "ann", Key: "a", Pool: "p", Outcome: lease.OK})
+		wantCode(t, err, fault.Quota, "busy")
 		store.set(nil, nil)
 		close(blocked)
 		for range 4 {

@@ -7,7 +7,7 @@ import (
 	"fleetdesk/internal/core/lease"
 )
 
-var readBans = plain(`SELECT c.scope, c.id, count(*) FROM fleetdesk.cooldowns c WHERE c.banned_until > $1
+var readBans = plain(`SELECT c.scope, c.id, count(*) FROM fleetdesk.cooldowns c WHERE c.banned_until > 0 AND c.banned_until > $1
 	GROUP BY c.scope, c.id HAVING count(*) >= $2 ORDER BY count(*) DESC, c.scope, c.id LIMIT $3`)
 
 // Bans implements [lease.Reader].

@@ -51,6 +51,8 @@ var (
 	loadKeys  = plain(selectKeys + " WHERE k.name = ANY ($1)")
 	// With a key comes the pool of its lease.
 	loadLeasePools = plain(selectPools + " WHERE p.name IN {SELECT k.lease_pool FROM fleetdesk.keys k WHERE k.name = ANY ($1) AND k.fence > 0}")
+	loadExits      = plain(selectKeys + " WHERE k.exit_ip = ANY ($1) AND k.exit_ip <> ''")
+	loadListed     = keysOf("SELECT m.key FROM fleetdesk.members m WHERE m.pool = $1 AND NOT m.leaving ORDER BY m.key LIMIT $2", "")
 	loadTickets    = plain(selectTickets + " WHERE t.id = ANY ($1)")
 
 	loadQueue = plain(selectTickets + " WHERE t.pool = $1 AND t.granted_fence = 0 AND t.live_until > $2 ORDER BY t.seq LIMIT $3")
@@ -127,6 +129,15 @@ func (t *leaseTx) Load(ctx context.Context, w lease.Want) (f lease.Found, err er
 		add(loadKeys, into(&f.Keys, t.key), names)
 		add(loadLeasePools, into(&f.Pools, scanPool), names)
 	}
+	if ips := storables(w.ExitIPs); len(ips) > 0 {
+		add(loadExits, into(&f.Keys, t.key), ips)
+	}
+	f.Listed = make([][]lease.Key, len(w.Listed))
+	for i, l := range w.Listed {
+		if storable(l.Pool) {
+			add(loadListed, into(&f.Listed[i], t.key), l.Pool, int64(l.Limit))
+		}
+	}
 	if ids := storables(w.Tickets); len(ids) > 0 {
 		add(loadTickets, into(&f.Tickets, scanTicket), ids)
 	}
@@ -198,6 +209,7 @@ func (t *leaseTx) Load(ctx context.Context, w lease.Want) (f lease.Found, err er
 		return lease.Found{}, err
 	}
 	keys = append(keys, f.Keys, f.Due)
+	keys = append(keys, f.Listed...)
 	for i, c := range w.Candidates {
 		f.Candidates[i].Keys, f.Candidates[i].More = cut(f.Candidates[i].Keys, c.Limit)
 		keys = append(keys, f.Candidates[i].Keys)

@@ -93,6 +93,58 @@ func pastOf(s string) (all []lease.Past, err error) {
 	return all, nil
 }
 
+// matching and matchOf are conditions as JSON.
+func matching(all []lease.Match) string {
+	if len(all) == 0 {
+		return ""
+	}
+	b, _ := json.Marshal(all) //nolint:errchkjson // texts always can
+	return string(b)
+}
+
+func matchOf(s string) (all []lease.Match, err error) {
+	if s == "" {
+		return nil, nil
+	}
+	if err := json.Unmarshal([]byte(s), &all); err != nil {
+		return nil, fault.Errorf(fault.Permanent, "a row's conditions cannot be read: restore the database from a backup: %w", err)
+	}
+	return all, nil
+}
+
+// uses and usesOf are uses in flight as fence=end, with commas between.
+func uses(all []lease.InFlight) string {
+	var b strings.Builder
+	for i, u := range all {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.FormatInt(u.Fence, 10))
+		b.WriteByte('=')
+		b.WriteString(strconv.FormatInt(micros(u.Ends), 10))
+	}
+	return b.String()
+}
+
+func usesOf(s string) (all []lease.InFlight, err error) {
+	if s == "" {
+		return nil, nil
+	}
+	for one := range strings.SplitSeq(s, ",") {
+		fence, ends, _ := strings.Cut(one, "=")
+		n, err := strconv.ParseInt(fence, 10, 64)
+		if err == nil {
+			var at int64
+			at, err = strconv.ParseInt(ends, 10, 64)
+			all = append(all, lease.InFlight{Fence: n, Ends: moment(at)})
+		}
+		if err != nil {
+			return nil, fault.Errorf(fault.Permanent, "a row's uses cannot be read: restore the database from a backup: %w", err)
+		}
+	}
+	return all, nil
+}
+
 var poolColumns = slices.Concat(
 	columns(text, "name", "kind"),
 	columns(boolean, "check_hook", "reset_hook"),
@@ -102,20 +154,22 @@ var poolColumns = slices.Concat(
 	columns(text, "scope"),
 	columns(integer, "revision"),
 	columns(text, "author"),
-	columns(integer, "published"),
+	columns(integer, "published", "in_flight", "new_share"),
+	columns(boolean, "sites"),
 )
 
 func poolValues(p *lease.Pool) []any {
 	return []any{
 		p.Name, string(p.Kind), p.Hooks.Check, p.Hooks.Reset, span(p.TTL), span(p.MaxTTL), span(p.Cooldown), span(p.Ban.Initial),
 		p.Ban.Factor, span(p.Ban.Max), string(p.Scope), p.Revision, p.By, micros(p.At),
+		int64(p.InFlight), int64(p.NewShare), p.Sites,
 	}
 }
 
 func scanPool(r scanner) (p lease.Pool, err error) {
 	var ttl, maxTTL, cooldown, initial, most, at int64
 	err = r.Scan(&p.Name, (*string)(&p.Kind), &p.Hooks.Check, &p.Hooks.Reset, &ttl, &maxTTL, &cooldown, &initial,
-		&p.Ban.Factor, &most, (*string)(&p.Scope), &p.Revision, &p.By, &at)
+		&p.Ban.Factor, &most, (*string)(&p.Scope), &p.Revision, &p.By, &at, &p.InFlight, &p.NewShare, &p.Sites)
 	p.TTL, p.MaxTTL, p.Cooldown, p.Ban.Initial, p.Ban.Max = duration(ttl), duration(maxTTL), duration(cooldown), duration(initial), duration(most)
 	p.At = moment(at)
 	return p, err
@@ -127,7 +181,7 @@ func scanPool(r scanner) (p lease.Pool, err error) {
 var (
 	keyID       = slices.Concat(columns(text, "name"), columns(integer, "version"))
 	keyLists    = columns(text, "pools", "leaving")
-	keyFacts    = slices.Concat(columns(boolean, "managed"), columns(text, "uid", "attributes", "exit_ip", "unfit"))
+	keyFacts    = slices.Concat(columns(boolean, "managed"), columns(text, "uid", "attributes", "exit_ip", "unfit"), columns(integer, "weight", "joined", "seat"))
 	keyDisabled = slices.Concat(
 		columns(boolean, "disabled"),
 		columns(text, "disabled_reason", "disabled_by"),
@@ -165,7 +219,7 @@ func (v keyValues) lists(k *lease.Key) keyValues {
 }
 
 func (v keyValues) facts(k *lease.Key) keyValues {
-	return append(v, k.Managed, k.UID, pairs(k.Attributes), k.ExitIP, k.Unfit)
+	return append(v, k.Managed, k.UID, pairs(k.Attributes), k.ExitIP, k.Unfit, int64(k.Weight), micros(k.Joined), k.Seat)
 }
 
 func (v keyValues) disabled(k *lease.Key) keyValues {
@@ -237,10 +291,10 @@ func scanKey(r scanner) (k lease.Key, at spot, err error) {
 		pools, leaving, attributes                   string
 		secret                                       []byte
 		disabledAt, ttl, taken, expires, ended, cool int64
-		used                                         int64
+		used, joined                                 int64
 	)
 	err = r.Scan(
-		&k.Name, &k.Version, &pools, &leaving, &k.Managed, &k.UID, &attributes, &k.ExitIP, &k.Unfit,
+		&k.Name, &k.Version, &pools, &leaving, &k.Managed, &k.UID, &attributes, &k.ExitIP, &k.Unfit, &k.Weight, &joined, &k.Seat,
 		&disabled, &d.Reason, &d.By, &disabledAt, &d.Auto,
 		&l.Fence, &l.Pool, &l.Target, &l.Account, &l.Holder, &secret, &l.Ticket, &taken, &l.Hooks.Check, &l.Hooks.Reset, &at.past,
 		&ttl, &expires, &l.Resetting, &l.Unclaimed, (*string)(&l.End), &ended, &l.EndedBy,
@@ -267,7 +321,7 @@ func scanKey(r scanner) (k lease.Key, at spot, err error) {
 		k.Lease = &l
 		at.expires, at.grant = runs(&k), settled(&k)
 	}
-	k.CoolUntil, k.UsedAt = moment(cool), moment(used)
+	k.CoolUntil, k.UsedAt, k.Joined = moment(cool), moment(used), moment(joined)
 	return k, at, nil
 }
 
@@ -286,7 +340,7 @@ func runs(k *lease.Key) int64 {
 }
 
 var (
-	memberColumns = slices.Concat(columns(text, "pool", "key"), columns(boolean, "leaving"), columns(text, "exit_ip"))
+	memberColumns = slices.Concat(columns(text, "pool", "key"), columns(boolean, "leaving"), columns(text, "exit_ip"), columns(integer, "seat"))
 	readyID       = slices.Concat(columns(text, "pool"), columns(integer, "free_at", "rank"), columns(text, "key"))
 	readyState    = slices.Concat(columns(integer, "held_until"), columns(boolean, "auto_disabled"), columns(text, "exit_ip"))
 	readyColumns  = slices.Concat(readyID, readyState)
@@ -312,41 +366,50 @@ var ticketColumns = slices.Concat(
 	columns(integer, "since", "live_until", "place_until"),
 	columns(text, "granted_key"),
 	columns(integer, "granted_fence", "kept"),
+	columns(text, "matching"),
 )
 
 func ticketValues(t *lease.Ticket) []any {
 	return []any{
 		t.ID, t.Digest, t.Seq, t.Pool, t.Target, t.Account, t.Holder, pairs(t.Where), t.RunsHooks,
-		micros(t.Since), micros(t.LiveUntil), micros(t.PlaceUntil), t.Granted.Key, t.Granted.Fence, micros(t.Kept),
+		micros(t.Since), micros(t.LiveUntil), micros(t.PlaceUntil), t.Granted.Key, t.Granted.Fence, micros(t.Kept), matching(t.Match),
 	}
 }
 
 func scanTicket(r scanner) (t lease.Ticket, err error) {
-	var wanted string
+	var wanted, match string
 	var since, live, place, kept int64
 	err = r.Scan(&t.ID, &t.Digest, &t.Seq, &t.Pool, &t.Target, &t.Account, &t.Holder, &wanted, &t.RunsHooks,
-		&since, &live, &place, &t.Granted.Key, &t.Granted.Fence, &kept)
+		&since, &live, &place, &t.Granted.Key, &t.Granted.Fence, &kept, &match)
 	if err != nil {
 		return t, err
 	}
 	t.Since, t.LiveUntil, t.PlaceUntil, t.Kept = moment(since), moment(live), moment(place), moment(kept)
+	if t.Match, err = matchOf(match); err != nil {
+		return t, err
+	}
 	t.Where, err = pairsOf(wanted)
 	return t, err
 }
 
 var (
 	cooldownID      = columns(text, "scope", "id", "target")
-	cooldownColumns = slices.Concat(cooldownID, columns(integer, "until", "strikes", "banned_until", "forget"))
+	cooldownColumns = slices.Concat(cooldownID, columns(integer, "until", "strikes", "banned_until", "forget", "turn"), columns(text, "uses"))
 )
 
 func cooldownValues(c *lease.Cooldown) []any {
-	return []any{string(c.Scope), c.ID, c.Target, micros(c.Until), int64(c.Strikes), micros(c.BannedUntil), micros(c.Forget)}
+	return []any{string(c.Scope), c.ID, c.Target, micros(c.Until), int64(c.Strikes), micros(c.BannedUntil), micros(c.Forget), micros(c.Turn), uses(c.Uses)}
 }
 
 func scanCooldown(r scanner) (c lease.Cooldown, err error) {
-	var until, banned, forget int64
-	err = r.Scan((*string)(&c.Scope), &c.ID, &c.Target, &until, &c.Strikes, &banned, &forget)
-	c.Until, c.BannedUntil, c.Forget = moment(until), moment(banned), moment(forget)
+	var until, banned, forget, turn int64
+	var flying string
+	err = r.Scan((*string)(&c.Scope), &c.ID, &c.Target, &until, &c.Strikes, &banned, &forget, &turn, &flying)
+	if err != nil {
+		return c, err
+	}
+	c.Until, c.BannedUntil, c.Forget, c.Turn = moment(until), moment(banned), moment(forget), moment(turn)
+	c.Uses, err = usesOf(flying)
 	return c, err
 }
 

@@ -177,10 +177,10 @@ func (t *leaseTx) move(rows rowsBy, name string, k *lease.Key, listed bool) {
 	was := t.spots[name] // nothing for a new one
 	var now spot
 	var state []any
-	exitIP := ""
+	exitIP, seat := "", int64(0)
 	if k != nil {
 		now = spot{pools: k.Pools, leaving: k.Leaving, free: micros(k.FreeAt()), rank: rank(k), expires: runs(k)}
-		state, exitIP = readyValues(k), k.ExitIP
+		state, exitIP, seat = readyValues(k), k.ExitIP, k.Seat
 	}
 	for _, p := range now.pools {
 		if slices.Contains(was.pools, p) {
@@ -211,9 +211,9 @@ func (t *leaseTx) move(rows rowsBy, name string, k *lease.Key, listed bool) {
 	for i, p := range after {
 		leaving := i >= len(now.pools)
 		if slices.Contains(before, p) {
-			rows.add(updateMembers, p, name, leaving, exitIP)
+			rows.add(updateMembers, p, name, leaving, exitIP, seat)
 		} else {
-			rows.add(insertMembers, p, name, leaving, exitIP)
+			rows.add(insertMembers, p, name, leaving, exitIP, seat)
 		}
 	}
 	for _, p := range before {

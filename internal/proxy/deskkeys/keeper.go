@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -96,12 +97,26 @@ type row struct {
 	uid string
 	// gone is set when there is no Proxy of that name any more.
 	gone bool
-	// pools and fit are what the Proxy says.
-	pools []string
-	fit   bool
+	// membership is what the Proxy says.
+	membership
 	// stored is what the database has; the zero value when that is not known.
 	stored digest
 }
+
+// membership is in which pools a Proxy counts, and as what.
+type membership struct {
+	// pools have it; refused would have it if it did not leak.
+	pools, refused []string
+	fit            bool
+	exitIP         string
+}
+
+func (m membership) equal(o membership) bool {
+	return slices.Equal(m.pools, o.pools) && slices.Equal(m.refused, o.refused) && m.fit == o.fit && m.exitIP == o.exitIP
+}
+
+// numbers are what is shown of a pool's Proxies.
+type numbers struct{ proxies, ready, leaky int }
 
 // poolRow is what is known of a pool.
 type poolRow struct {
@@ -111,8 +126,10 @@ type poolRow struct {
 	generation int64
 	// stored is what the database has; the zero value when that is not known.
 	stored lease.Pool
-	// proxies and ready count the rows that list it.
-	proxies, ready int
+	// numbers count the rows that list it; exits are the exit IPs of those that
+	// are ready, with how many leave by each.
+	numbers
+	exits map[string]int
 	// unread is why its object cannot be read, refused why the desk does not
 	// take it; nil for none. No row lists a pool that was refused.
 	unread, refused error
@@ -345,8 +362,10 @@ type State struct {
 	// Generation is that of the object which the rest is about; 0 when no
 	// object was looked at yet.
 	Generation int64
-	// Proxies and Ready count the Proxies of the pool, and those that work.
-	Proxies, Ready int
+	// Proxies and Ready count the Proxies of the pool, and those that work;
+	// ExitIPs the addresses that the latter leave by, as far as known. Refused
+	// counts those that are left out because they leak, or may.
+	Proxies, Ready, ExitIPs, Refused int
 	// Stored is set when the desk has the pool as its object says.
 	Stored bool
 	// Err is why not: Invalid with the code "selector", Conflict with the code
@@ -363,7 +382,10 @@ func (k *Keeper) Pool(name types.NamespacedName) State {
 	if p == nil {
 		return State{Err: k.trouble}
 	}
-	s := State{Generation: p.generation, Proxies: p.proxies, Ready: p.ready, Stored: p.stored != (lease.Pool{}) && p.stored == p.wanted}
+	s := State{
+		Generation: p.generation, Proxies: p.proxies, Ready: p.ready, ExitIPs: len(p.exits), Refused: p.leaky,
+		Stored: p.stored != (lease.Pool{}) && p.stored == p.wanted,
+	}
 	switch {
 	case p.unread != nil:
 		s.Err = p.unread

@@ -80,7 +80,7 @@ func TestAttributesAreWhatTakersMayAskFor(t *testing.T) {
 		r.run()
 		defer r.stop()
 		want := map[string]string{
-			"address": "192.0.2.10", "port": "3128", "protocol": "http", "provider": "local", "host": "h1", "zone": "z1",
+			"address": "192.0.2.10", "port": "3128", "protocol": "http", "provider": "local", "host": "h1", "zone": "z1", "region": "z1",
 			"exitIP": "203.0.113.7", "label:tier": "home", "label:example.com/site": "eu",
 		}
 		k := r.desk.key(t, "ns.a")
@@ -192,7 +192,7 @@ func TestPoolsAreViews(t *testing.T) {
 }
 
 func TestAPoolsTimes(t *testing.T) {
-	implicit := lease.Pool{Kind: lease.Managed}.WithDefaults()
+	implicit := lease.Pool{Kind: lease.Managed, NewShare: 10}.WithDefaults()
 	for name, tc := range map[string]struct {
 		reason string
 		spec   v1alpha1.ProxyPoolSpec
@@ -204,21 +204,28 @@ func TestAPoolsTimes(t *testing.T) {
 			v1alpha1.ProxyPoolSpec{
 				LeaseTime: v1alpha1.LeaseTime{Default: "30s", Max: "2m"}, Cooldown: "5s",
 				BanCooldown: v1alpha1.BanCooldown{Initial: "1m", Factor: 3, Max: "1h"}, Scope: v1alpha1.ScopeExitIP,
+				InFlight: 3, NewShare: new(int32(25)), Targets: v1alpha1.TargetsBySite, Leaks: v1alpha1.LeaksRefuse,
 			},
 			lease.Pool{
 				Kind: lease.Managed, TTL: 30 * time.Second, MaxTTL: 2 * time.Minute, Cooldown: 5 * time.Second,
 				Ban: lease.Ban{Initial: time.Minute, Factor: 3, Max: time.Hour}, Scope: lease.ScopeExitIP,
+				InFlight: 3, NewShare: 25, Sites: true,
 			},
+		},
+		"none for new ones": {
+			"0 is a share too",
+			v1alpha1.ProxyPoolSpec{NewShare: new(int32(0)), Targets: v1alpha1.TargetsByHost},
+			lease.Pool{Kind: lease.Managed, TTL: implicit.TTL, MaxTTL: implicit.MaxTTL, Ban: implicit.Ban, Scope: lease.ScopeKey},
 		},
 		"short max": {
 			"the default follows it",
 			v1alpha1.ProxyPoolSpec{LeaseTime: v1alpha1.LeaseTime{Max: "1m"}},
-			lease.Pool{Kind: lease.Managed, TTL: time.Minute, MaxTTL: time.Minute, Ban: implicit.Ban, Scope: lease.ScopeKey},
+			lease.Pool{Kind: lease.Managed, TTL: time.Minute, MaxTTL: time.Minute, Ban: implicit.Ban, Scope: lease.ScopeKey, NewShare: 10},
 		},
 		"no bans": {
 			"an initial rest of nothing switches them off",
 			v1alpha1.ProxyPoolSpec{BanCooldown: v1alpha1.BanCooldown{Initial: "0s", Factor: 2, Max: "24h"}},
-			lease.Pool{Kind: lease.Managed, TTL: implicit.TTL, MaxTTL: implicit.MaxTTL, Ban: lease.Ban{Factor: 2, Max: 24 * time.Hour}, Scope: lease.ScopeKey},
+			lease.Pool{Kind: lease.Managed, TTL: implicit.TTL, MaxTTL: implicit.MaxTTL, Ban: lease.Ban{Factor: 2, Max: 24 * time.Hour}, Scope: lease.ScopeKey, NewShare: 10},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -245,7 +252,7 @@ func TestTheStateOfAPool(t *testing.T) {
 		id := types.NamespacedName{Namespace: "ns", Name: "p"}
 		r.run()
 		defer r.stop()
-		if got, want := r.keeper.Pool(id), (deskkeys.State{Generation: 1, Proxies: 2, Ready: 1, Stored: true}); got != want {
+		if got, want := r.keeper.Pool(id), (deskkeys.State{Generation: 1, Proxies: 2, Ready: 1, ExitIPs: 1, Stored: true}); got != want {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
 		before := r.shown(id)
@@ -254,7 +261,7 @@ func TestTheStateOfAPool(t *testing.T) {
 			t.Errorf("got %+v, told %d times", got, r.shown(id))
 		}
 		before = r.shown(id)
-		r.put(proxy("ns", "b", func(px *v1alpha1.Proxy) { px.Status.ExitIP = "203.0.113.9" }))
+		r.put(proxy("ns", "b", func(px *v1alpha1.Proxy) { px.Status.Host = "h2" }))
 		if r.shown(id) != before {
 			t.Error("told of a change that it does not show")
 		}

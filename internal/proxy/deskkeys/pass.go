@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -185,8 +184,7 @@ func (k *Keeper) planKey(p *pass, name types.NamespacedName) (step, bool) {
 			return step{}, false
 		}
 		if !r.gone {
-			k.count(p, name.Namespace, r, -1)
-			r.gone, r.pools, r.fit = true, nil, false
+			k.recount(p, name.Namespace, r, nil)
 		}
 		delete(k.draining, name)
 		return step{op: lease.DropKey{Epoch: k.epoch, Key: KeyName(name.Namespace, name.Name), UID: r.uid}, name: name, row: r}, true
@@ -195,40 +193,82 @@ func (k *Keeper) planKey(p *pass, name types.NamespacedName) (step, bool) {
 		r = &row{uid: string(px.UID), gone: true}
 		k.rows[name] = r
 	}
-	var pools []string
+	var is membership
 	for _, v := range p.spaces[name.Namespace].views {
 		if known := k.pools[name.Namespace][v.pool.Name]; known != nil && known.refused != nil {
 			continue
 		}
-		if v.selector.Matches(labels.Set(px.Labels)) {
-			pools = append(pools, v.pool.Name)
+		switch member, refused := v.has(px); {
+		case member:
+			is.pools = append(is.pools, v.pool.Name)
+		case refused:
+			is.refused = append(is.refused, v.pool.Name)
 		}
 	}
-	put := putOf(px, pools)
+	put := putOf(px, is.pools)
 	put.Epoch = k.epoch
-	if fit := put.Unfit == ""; r.gone || r.fit != fit || !slices.Equal(r.pools, pools) {
-		if !r.gone {
-			k.count(p, name.Namespace, r, -1)
-		}
-		r.gone, r.pools, r.fit = false, pools, fit
-		k.count(p, name.Namespace, r, +1)
+	is.fit, is.exitIP = put.Unfit == "", put.ExitIP
+	if r.gone || !r.equal(is) {
+		k.recount(p, name.Namespace, r, &is)
 	}
 	d := digestOf(put)
 	return step{op: put, name: name, row: r, digest: d}, r.stored != d
 }
 
-// count adds a row to the counts of its namespace and pools, or takes it off.
-func (k *Keeper) count(p *pass, namespace string, r *row, n int) {
-	if k.population[namespace] += n; k.population[namespace] == 0 {
-		delete(k.population, namespace)
+// recount makes a row count as what its Proxy is now, nil for one that is gone.
+// Pools of which other numbers are shown then are touched.
+func (k *Keeper) recount(p *pass, namespace string, r *row, is *membership) {
+	type shown struct {
+		numbers
+		exitIPs int
 	}
-	for _, name := range r.pools {
-		pool := k.pool(namespace, name)
-		pool.proxies += n
-		if r.fit {
-			pool.ready += n
+	was := map[string]shown{}
+	count := func(m membership, n int) {
+		if k.population[namespace] += n; k.population[namespace] == 0 {
+			delete(k.population, namespace)
 		}
-		p.touch(name)
+		for _, name := range slices.Concat(m.pools, m.refused) {
+			pool := k.pool(namespace, name)
+			if _, noted := was[name]; !noted {
+				was[name] = shown{pool.numbers, len(pool.exits)}
+			}
+			pool.count(m, n, slices.Contains(m.refused, name))
+		}
+	}
+	if !r.gone {
+		count(r.membership, -1)
+	}
+	r.gone, r.membership = is == nil, membership{}
+	if is != nil {
+		r.membership = *is
+		count(*is, +1)
+	}
+	for name, before := range was {
+		if pool := k.pool(namespace, name); before != (shown{pool.numbers, len(pool.exits)}) {
+			p.touch(name)
+		}
+	}
+}
+
+// count adds a Proxy to a pool's numbers, or takes it off.
+func (p *poolRow) count(m membership, n int, refused bool) {
+	if refused {
+		p.leaky += n
+		return
+	}
+	p.proxies += n
+	if !m.fit {
+		return
+	}
+	p.ready += n
+	if m.exitIP == "" {
+		return
+	}
+	if p.exits == nil {
+		p.exits = map[string]int{}
+	}
+	if p.exits[m.exitIP] += n; p.exits[m.exitIP] == 0 {
+		delete(p.exits, m.exitIP)
 	}
 }
 
@@ -272,7 +312,7 @@ func (k *Keeper) planPools(p *pass, namespace string) (puts, drops []step) {
 			continue
 		}
 		row.wanted, row.generation, row.unread, row.refused = lease.Pool{}, 0, nil, nil
-		if row.proxies == 0 {
+		if row.numbers == (numbers{}) {
 			drops = append(drops, step{op: lease.DropPool{Epoch: k.epoch, Name: name}, pool: row, name: poolObject(name)})
 		}
 	}

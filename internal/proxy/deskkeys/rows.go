@@ -31,10 +31,17 @@ const (
 	AttrProvider = "provider"
 	AttrHost     = "host"
 	AttrZone     = "zone"
+	AttrRegion   = "region"
 	AttrExitIP   = "exitIP"
+	// AttrLeaks is [NoLeaks] or the headers, with commas between them, that tell
+	// sites of a proxy.
+	AttrLeaks = "leaks"
 	// AttrLabel and a label's name have its value.
 	AttrLabel = "label:"
 )
+
+// NoLeaks is [AttrLeaks] of a Proxy whose headers tell nothing.
+const NoLeaks = "none"
 
 const (
 	// maxLabels bounds the labels that become attributes, by their names' order:
@@ -42,8 +49,10 @@ const (
 	maxLabels = 32
 	// maxUnfit bounds the reason why a key is not handed out, in bytes.
 	maxUnfit = 256
-	// defaultDrain is the drainTimeout of a pool that names none.
-	defaultDrain = 10 * time.Minute
+	// defaultDrain is the drainTimeout of a pool that names none, defaultNewShare
+	// its newShare.
+	defaultDrain    = 10 * time.Minute
+	defaultNewShare = 10
 )
 
 // KeyName is the desk's name of a Proxy, and PoolName that of a pool. A
@@ -60,8 +69,21 @@ func Parts(of string) (namespace, name string, ok bool) { return strings.Cut(of,
 type view struct {
 	pool     lease.Pool
 	selector labels.Selector // matches nothing when it cannot be read
-	drain    time.Duration
-	err      error
+	// clean is set for a pool that has no Proxy that leaks, or may.
+	clean bool
+	drain time.Duration
+	err   error
+}
+
+// has reports whether a Proxy is one of the pool's, or is one by its labels and
+// is refused for its leaks.
+func (v *view) has(px *v1alpha1.Proxy) (member, refused bool) {
+	if !v.selector.Matches(labels.Set(px.Labels)) {
+		return false, false
+	}
+	leaks := px.Status.Leaks
+	refused = v.clean && (leaks == nil || len(*leaks) > 0)
+	return !refused, refused
 }
 
 // viewsOf returns the pools of a namespace: default, with or without an object,
@@ -106,10 +128,17 @@ func viewOf(o *v1alpha1.ProxyPool) view {
 				Factor:  float64(s.BanCooldown.Factor),
 				Max:     span("banCooldown.max", s.BanCooldown.Max, lease.DefaultBan().Max),
 			},
-			Scope: lease.Scope(s.Scope),
+			Scope:    lease.Scope(s.Scope),
+			InFlight: int(s.InFlight),
+			NewShare: defaultNewShare,
+			Sites:    s.Targets == v1alpha1.TargetsBySite,
 		},
+		clean:    s.Leaks == v1alpha1.LeaksRefuse,
 		selector: labels.Everything(),
 		drain:    span("drainTimeout", s.DrainTimeout, defaultDrain),
+	}
+	if s.NewShare != nil {
+		v.pool.NewShare = int(*s.NewShare)
 	}
 	if v.pool.Ban.Factor == 0 {
 		v.pool.Ban.Factor = lease.DefaultBan().Factor
@@ -139,9 +168,38 @@ func settings(p lease.Pool) lease.Pool {
 func putOf(px *v1alpha1.Proxy, pools []string) lease.PutKey {
 	return lease.PutKey{
 		Key: KeyName(px.Namespace, px.Name), UID: string(px.UID), Pools: pools,
-		Attributes: attributesOf(px), ExitIP: px.Status.ExitIP, Unfit: unfit(px),
+		Attributes: attributesOf(px), ExitIP: px.Status.ExitIP, Unfit: unfit(px), Weight: weightOf(&px.Status),
 	}
 }
+
+// weightOf is how often a Proxy is to be used beside others, in percent: the
+// slower it is and the more of its checks fail, the less. What is not known does
+// not count against it.
+func weightOf(st *v1alpha1.ProxyStatus) int {
+	weight := fullWeight
+	switch ms := st.LatencyMilliseconds; {
+	case ms <= 500:
+	case ms <= 1000:
+		weight = 70
+	case ms <= 2000:
+		weight = 50
+	case ms <= 4000:
+		weight = 25
+	default:
+		weight = 10
+	}
+	if st.ChecksPassedPercent != nil {
+		weight = weight * int(*st.ChecksPassedPercent) / 100
+	}
+	return min(max(weight, 1), fullWeight)
+}
+
+// fullWeight is the weight of a Proxy that is at its best; the desk has 0 for
+// it as well.
+const fullWeight = 100
+
+// labelRegion is where Kubernetes says in which region something is.
+const labelRegion = "topology.kubernetes.io/region"
 
 func attributesOf(px *v1alpha1.Proxy) map[string]string {
 	st := &px.Status
@@ -154,6 +212,14 @@ func attributesOf(px *v1alpha1.Proxy) map[string]string {
 	}
 	if px.Spec.Placement != nil {
 		a[AttrZone] = px.Spec.Placement.Zone
+	}
+	if a[AttrRegion] = px.Labels[labelRegion]; a[AttrRegion] == "" {
+		a[AttrRegion] = a[AttrZone]
+	}
+	if st.Leaks != nil {
+		if a[AttrLeaks] = NoLeaks; len(*st.Leaks) > 0 {
+			a[AttrLeaks] = strings.Join(*st.Leaks, ",")
+		}
 	}
 	maps.DeleteFunc(a, func(_, value string) bool { return value == "" })
 	for i, name := range slices.Sorted(maps.Keys(px.Labels)) {
@@ -207,7 +273,11 @@ type digest [sha256.Size]byte
 
 func digestOf(p lease.PutKey) digest {
 	h := sha256.New()
-	write(h, p.Key, p.UID, p.ExitIP, p.Unfit)
+	weight := p.Weight
+	if weight == 0 {
+		weight = fullWeight
+	}
+	write(h, p.Key, p.UID, p.ExitIP, p.Unfit, strconv.Itoa(weight))
 	write(h, slices.Sorted(slices.Values(p.Pools))...)
 	for _, name := range slices.Sorted(maps.Keys(p.Attributes)) {
 		write(h, name, p.Attributes[name])
@@ -217,7 +287,7 @@ func digestOf(p lease.PutKey) digest {
 
 // digestOfRow is that of a row as it was read.
 func digestOfRow(k *lease.Key) digest {
-	return digestOf(lease.PutKey{Key: k.Name, UID: k.UID, Pools: k.Pools, Attributes: k.Attributes, ExitIP: k.ExitIP, Unfit: k.Unfit})
+	return digestOf(lease.PutKey{Key: k.Name, UID: k.UID, Pools: k.Pools, Attributes: k.Attributes, ExitIP: k.ExitIP, Unfit: k.Unfit, Weight: k.Weight})
 }
 
 // write adds texts with their lengths and number, so that no two lists hash

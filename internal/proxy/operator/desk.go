@@ -71,8 +71,8 @@ func openDesk(ctx context.Context, o Options, metrics prometheus.Registerer) (_ 
 		return d, nil
 	}
 	d.origin, err = httpd.New(httpd.Options{
-		Handler: origin.New(), Address: o.OriginBind,
-		// The origin tells callers their own address and nothing else.
+		Handler: origin.New(origin.Options{}), Address: o.OriginBind,
+		// The origin tells callers what they sent themselves and nothing else.
 		AllowPlaintext: true,
 		Flags:          httpd.Flags{Address: "--origin-bind-address"},
 		Log:            o.Log.With("server", "origin"),
@@ -98,7 +98,8 @@ func (d *desk) runLeases(ctx context.Context) (stop func()) {
 // serve makes the handler of the client API over the manager's cache.
 func (d *desk) serve(mgr manager.Manager, access api.Access, o Options, metrics *prometheus.Registry) error {
 	handler, err := api.New(api.Options{
-		Auth: d.tokens, Accounts: d.tokens, Actions: d.db.Actions(), Proxies: cachedProxies{mgr.GetClient()}, Desk: d.leases, Access: access,
+		Auth: d.tokens, Accounts: d.tokens, Actions: d.db.Actions(), Proxies: cachedProxies{mgr.GetClient()}, Selection: chosen{},
+		Desk: d.leases, Access: access,
 		Log: o.Log, Metrics: metrics, Limits: o.apiLimits(),
 	})
 	if err != nil {

@@ -125,6 +125,70 @@ func TestReplicasShareTheDesk(t *testing.T) {
 	}
 }
 
+// A crawler picks Proxies by what they are, with the credentials of their Secrets,
+// says what became of it, and gets another one.
+func TestCrawlersPick(t *testing.T) {
+	c, ns := admin(t), cluster.Namespace(t)
+	op := start(t, cluster.Config(t), options(t))
+	api := clientOf(t, op)
+	auth, a := withSecret(ns, "a")
+	b := proxy(ns, "b", "local")
+	a.Labels, b.Labels = map[string]string{"tier": "eu"}, map[string]string{"tier": "us"}
+	pool := &v1alpha1.ProxyPool{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "default"}, Spec: v1alpha1.ProxyPoolSpec{Cooldown: "1h"}}
+	if err := errors.Join(c.Create(t.Context(), pool), c.Create(t.Context(), auth), c.Create(t.Context(), a), c.Create(t.Context(), b)); err != nil {
+		t.Fatal(err)
+	}
+	ready := becomesReady(t, c, ns, "a")
+	becomesReady(t, c, ns, "b")
+	eu := client.NextRequest{Namespace: ns, Target: "https://Shop.example.com/cart", Wish: client.Wish{Selector: "tier notin (us),tier", Scheme: "http", Provider: "local"}}
+	var pick client.Pick
+	until(t, "a pick", func() string {
+		var err error
+		if pick, err = api.Next(t.Context(), eu); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	want := client.ProxyAccess{Protocol: "http", Host: ready.Status.Address, Port: int(ready.Status.Port), Username: "crawl er", Password: password}
+	if way := pick.Proxy(); pick.Namespace != ns || pick.Name != "a" || pick.Target != "shop.example.com" || way == nil || *way != want {
+		t.Fatalf("picked %v with %v", pick, pick.Proxy())
+	}
+	if got := fetch(t, ready, op.Origin+"/", pick.Proxy().URL().User); !strings.Contains(got, ready.Status.Address) {
+		t.Errorf("the origin says %q", got)
+	}
+	if _, err := api.Next(t.Context(), eu); codeOf(err) != "none_free" {
+		t.Errorf("before it has rested: %v", err)
+	}
+	var told client.Reported
+	until(t, "a replacement", func() string {
+		var err error
+		told, err = api.ReportPick(t.Context(), pick, client.ReportRequest{Outcome: client.OutcomeBanned, Replace: &client.NextRequest{Wish: client.Wish{Selector: "tier!=eu"}}})
+		if err != nil || told.Replacement == nil {
+			return fmt.Sprint(told, err)
+		}
+		return ""
+	})
+	if told.Strikes != 1 || told.Replacement.Name != "b" || told.Replacement.Proxy() == nil {
+		t.Errorf("told %+v", told)
+	}
+	list, err := api.Cooldowns(t.Context(), ns, "a", client.Page{})
+	if err != nil || len(list.Items) != 1 || list.Items[0].Target != "shop.example.com" || list.Items[0].Cause != "banned" {
+		t.Errorf("it rests %+v, %v", list, err)
+	}
+	for _, selector := range []string{"tier in", "a=b,,", "x>1"} {
+		eu.Selector = selector
+		if _, err := api.Next(t.Context(), eu); codeOf(err) != "selector" || !strings.Contains(err.Error(), "at character") {
+			t.Errorf("the selector %q: %v", selector, err)
+		}
+	}
+	if strings.Contains(op.logs.String(), password) {
+		t.Error("a secret is in a log")
+	}
+	for _, name := range []string{"a", "b"} {
+		removed(t, c, ns, name)
+	}
+}
+
 // A database that is lost stops no machine from being made or removed, and its
 // leases are there when it is back.
 func TestTheFleetGoesOnWithoutItsDatabase(t *testing.T) {

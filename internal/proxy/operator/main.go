@@ -76,7 +76,7 @@ func newRoot(p *Program) *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return &usageError{fmt.Errorf("%w: see %s --help", err, c.CommandPath())}
 	})
-	root.AddCommand(newAdminToken(p), newLocalProxy(p), newVersion())
+	root.AddCommand(newAdminToken(p), newLocalProxy(p), newOriginCommand(p), newVersion())
 	return root
 }
 

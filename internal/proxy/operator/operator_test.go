@@ -299,11 +299,14 @@ func TestTheMainJobUnderTheShippedRole(t *testing.T) {
 	}
 	a, b := becomesReady(t, c, ns, "a"), becomesReady(t, c, ns, "b")
 	for px, user := range map[*v1alpha1.Proxy]*url.Userinfo{a: nil, b: url.UserPassword("crawl er", "p:a@s$s%w ö")} {
-		if got, want := fetch(t, px, op.Origin+"/", user), "You come from "+px.Status.Address+"\n"; got != want {
+		if got, want := fetch(t, px, op.Origin+"/", user), "You come from "+px.Status.Address+"\nNo header tells of a proxy\n"; got != want {
 			t.Errorf("%s: the origin says %q, want %q", px.Name, got, want)
 		}
 		if px.Status.ExitIP != px.Status.Address {
 			t.Errorf("%s: exit IP %q, address %q", px.Name, px.Status.ExitIP, px.Status.Address)
+		}
+		if px.Status.Leaks == nil || len(*px.Status.Leaks) != 0 || px.Status.LatencyMilliseconds == 0 || px.Status.ExitIPShared != 0 {
+			t.Errorf("%s: its own origin saw no header of it: %+v", px.Name, px.Status)
 		}
 	}
 	if a.Status.Address == b.Status.Address {
@@ -319,7 +322,8 @@ func TestTheMainJobUnderTheShippedRole(t *testing.T) {
 		t.Fatal(err)
 	}
 	list, err := api.Proxies(t.Context(), client.ProxyQuery{Namespace: ns, Phase: "Ready", Selector: "tier=test"})
-	if err != nil || len(list.Items) != 2 || list.Items[0].Name != "a" || list.Items[0].Address != a.Status.Address || !list.Items[0].Ready {
+	if err != nil || len(list.Items) != 2 || list.Items[0].Name != "a" || list.Items[0].Address != a.Status.Address || !list.Items[0].Ready ||
+		list.Items[0].Leaks == nil || len(*list.Items[0].Leaks) != 0 || list.Items[0].LatencyMilliseconds == 0 || list.Items[0].ChecksPassedPercent == nil {
 		t.Errorf("GET /proxies: %+v %v", list, err)
 	}
 	wrong, err := client.New(client.Options{BaseURL: op.API, Token: "fdt_wrong"})

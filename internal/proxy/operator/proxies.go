@@ -74,11 +74,20 @@ func onWire(px *v1alpha1.Proxy) wire.Proxy {
 		Namespace: px.Namespace, Name: px.Name, Labels: px.Labels,
 		Provider: px.Spec.Provider, Protocol: string(px.Spec.Protocol),
 		Phase: string(px.Status.Phase), Host: px.Status.Host,
-		Address: px.Status.Address, Port: int(px.Status.Port), ExitIP: px.Status.ExitIP,
+		Address: px.Status.Address, Port: int(px.Status.Port),
+		ExitIP: px.Status.ExitIP, ExitIPShared: int(px.Status.ExitIPShared),
+		LatencyMilliseconds: int(px.Status.LatencyMilliseconds),
 		// From the moment of its deletion it is not handed out, whatever its
 		// conditions still say.
 		Ready:   px.DeletionTimestamp.IsZero() && apimeta.IsStatusConditionTrue(px.Status.Conditions, v1alpha1.ConditionReady),
 		Created: px.CreationTimestamp.Time,
+	}
+	// Copies: what is shown outlives the look into the cache.
+	if leaks := px.Status.Leaks; leaks != nil {
+		w.Leaks = new(append([]string{}, *leaks...))
+	}
+	if passed := px.Status.ChecksPassedPercent; passed != nil {
+		w.ChecksPassedPercent = new(int(*passed))
 	}
 	for _, c := range px.Status.Conditions {
 		w.Conditions = append(w.Conditions, wire.Condition{

@@ -24,3 +24,16 @@ func (d *Direct) Hurried(patience time.Duration) *Direct {
 	d.patience = patience
 	return d
 }
+
+// Record makes facts of probes apart from the loop.
+type Record struct{ r record }
+
+func NewRecord(known Facts) *Record { return &Record{before(known)} }
+
+func (r *Record) Add(res Result) Facts {
+	r.r.add(res)
+	return r.r.facts
+}
+
+// Again goes on with another test of the same proxy.
+func (r *Record) Again() *Record { return &Record{r.r.again()} }

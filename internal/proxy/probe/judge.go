@@ -43,6 +43,7 @@ func (o *outcome) weighLateness() {
 type kind struct {
 	state                 health.State
 	exitIP                netip.Addr
+	facts                 Facts
 	reason                Reason
 	shallow, inconclusive bool
 	refused               bool
@@ -50,7 +51,7 @@ type kind struct {
 
 func (e *entry) kind() kind {
 	s := e.snapshot
-	return kind{e.history.Now(), s.ExitIP, s.Reason, s.Shallow, s.Inconclusive, e.refused}
+	return kind{e.history.Now(), s.ExitIP, e.record.facts, s.Reason, s.Shallow, s.Inconclusive, e.refused}
 }
 
 // keep adds an outcome to an entry, plans its next probe and tells whom it
@@ -104,6 +105,9 @@ func (l *Loop) judge(e *entry, o outcome, now time.Time) health.Verdict {
 	}
 	if count {
 		e.history = health.Step(e.subject.Policy, e.history, verdict, now)
+		if verdict != health.Inconclusive {
+			e.record.add(o.result)
+		}
 	}
 	return verdict
 }

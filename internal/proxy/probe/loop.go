@@ -31,8 +31,8 @@ type Options struct {
 	// (host:port or a URL); control requests to it are always allowed. Empty
 	// for none.
 	OwnOrigin string
-	// Changed is called when State(key) changed in its state, exit IP or kind
-	// of message; not for each probe. It is called from the loop's goroutines,
+	// Changed is called when State(key) changed in its state, exit IP, facts or
+	// kind of message; not for each probe. It is called from the loop's goroutines,
 	// one at a time for each key, and must not block. Nil for none.
 	Changed func(key string)
 	// OnFailure is called for each probe that failed (not an inconclusive one),
@@ -59,6 +59,10 @@ type Subject struct {
 	// Interval is the time between two probes; zero is 30 s, at least 1 s.
 	Interval time.Duration
 	Policy   health.Policy
+	// Before are facts known from an earlier time, of this UID and Target. They
+	// stand until probes say otherwise, as if they had been found out here: a
+	// start of the operator is no news. They count when the subject is added.
+	Before Facts
 }
 
 // Snapshot is what is known of a subject.
@@ -70,6 +74,8 @@ type Snapshot struct {
 	ExitIP netip.Addr
 	// Latency is the last passed probe's time to the first byte.
 	Latency time.Duration
+	// Facts are what the last probes say together.
+	Facts Facts
 	// Reason and Message describe the last probe; Message is for people.
 	Reason  Reason
 	Message string
@@ -167,13 +173,14 @@ func (l *Loop) Watch(key string, s Subject) {
 	}
 	// Joined before the old entry leaves, so that what is known of the far end
 	// outlives a change of its only subject.
-	fresh := &entry{key: key, subject: s, place: -1, far: l.fars.join(s.Check)}
+	fresh := &entry{key: key, subject: s, place: -1, far: l.fars.join(s.Check), record: before(s.Before)}
 	if old != nil {
 		if old.subject.UID == s.UID && old.subject.Target.equal(s.Target) {
 			fresh.history, fresh.snapshot, fresh.tries = old.history, old.snapshot, old.tries
 			fresh.counted = old.counted
+			fresh.record = old.record.again()
 			if old.subject.Check.sameTest(s.Check) {
-				fresh.suspect = old.suspect
+				fresh.suspect, fresh.record = old.suspect, old.record
 			}
 		}
 		l.drop(old)
@@ -205,7 +212,7 @@ func (l *Loop) State(key string) (Snapshot, bool) {
 		return Snapshot{}, false
 	}
 	s := e.snapshot
-	s.State, s.Since = e.history.Now(), e.history.Since
+	s.State, s.Since, s.Facts = e.history.Now(), e.history.Since, e.record.facts
 	if s.Checked.IsZero() {
 		s.Message = "not probed yet"
 	}

@@ -412,21 +412,24 @@ func TestChangedOnlyOnChange(t *testing.T) {
 		l.Watch("p", subject("a"))
 		told := func(reason string, want int) {
 			t.Helper()
-			after(300 * time.Second)
+			after(900 * time.Second)
 			if len(w.changed) != want {
 				t.Errorf("%s: %d calls, want %d", reason, len(w.changed), want)
 			}
 			w.set(func() { w.changed = nil })
 		}
-		told("the first verdict, then the same for 300 s", 1)
+		told("the first verdict, then the same for 900 s", 1)
 		w.set(func() { w.takes = 50 * time.Millisecond })
 		told("latency alone is no change", 0)
+		w.set(func() { w.takes = 600 * time.Millisecond })
+		told("another step of the usual latency", 1)
 		w.set(func() { w.exit = netip.MustParseAddr("192.0.2.2") })
 		told("another exit IP", 1)
 		w.set(func() { w.broken["a"] = true })
-		told("the reason, then the state", 2)
+		told("the reason, then the state, and with it and around it the five steps of the share that passed", 6)
 		w.set(func() { w.broken["a"] = false })
-		told("back", 1)
+		told("back, and the five steps", 6)
+		told("and it stays", 0)
 		if s := state(t, l, "p"); s.ExitIP != w.exit {
 			t.Errorf("exit IP %v, want %v", s.ExitIP, w.exit)
 		}

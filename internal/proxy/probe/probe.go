@@ -67,6 +67,9 @@ type Result struct {
 	Latency time.Duration
 	// ExitIP is the address that the far end saw, where it said so and OK.
 	ExitIP netip.Addr
+	// Leaks are the headers by which the far end saw a proxy, where it said so
+	// and OK.
+	Leaks Leaks
 	// Shallow means that no request went through the proxy: only its port was
 	// asked.
 	Shallow bool

@@ -144,6 +144,11 @@ func (p *passage) fetch(ctx context.Context, t Target, c Check) (Result, error) 
 	if err != nil {
 		return Result{}, err
 	}
+	if req.URL.Scheme == "http" && t.Protocol != provider.SOCKS5 {
+		// As curl and browsers say to a proxy, for it alone: one that passes this on
+		// tells the far end of itself.
+		req.Header.Set("Proxy-Connection", "close")
+	}
 	tr := newTransport(t, p.dialer(ctx))
 	defer tr.CloseIdleConnections()
 	tr.DisableKeepAlives = true
@@ -184,7 +189,7 @@ func (p *passage) fetch(ctx context.Context, t Target, c Check) (Result, error) 
 	if err != nil {
 		return Result{}, err
 	}
-	return Result{ExitIP: exitIP(resp.Header, body)}, nil
+	return Result{ExitIP: exitIP(resp.Header, body), Leaks: leaks(resp.Header, t, req.URL.Scheme)}, nil
 }
 
 // newRequest makes the check's request, for a proxy or direct.

@@ -34,7 +34,7 @@ const exitAddress = "127.64.1.2"
 func newOrigin(t *testing.T, secure bool) (base string, hits *atomic.Int64, cas *x509.CertPool) {
 	t.Helper()
 	hits = &atomic.Int64{}
-	pages := origin.New()
+	pages := origin.New(origin.Options{})
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		hits.Add(1)
 		switch r.URL.Path {

@@ -16,8 +16,10 @@ type entry struct {
 	// far is what is known of the subject's far end, shared by its peers.
 	far     *farEnd
 	history health.History
-	// snapshot lacks the state, which is history's.
+	// snapshot lacks the state, which is history's, and the facts, which are
+	// record's.
 	snapshot Snapshot
+	record   record
 	// tries counts probes since the entry was added.
 	tries int
 	// counted is when a Fail was last stepped.

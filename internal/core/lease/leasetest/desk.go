@@ -107,6 +107,8 @@ type NoneFree struct {
 	RetryAfter time.Duration
 	// Position is the place that is kept; 0 for none.
 	Position int
+	// Why counts keys by what keeps them from the request.
+	Why map[string]int
 }
 
 func (e *NoneFree) Error() string { return e.Cause.Error() }

@@ -14,17 +14,18 @@ type list struct {
 	leaving map[string]bool
 	ready   sorted // FreeAt is zero, by rank
 	timed   sorted // FreeAt is a time, by it
+	seats   sorted // those with a seat, by it
 }
 
 // entry is a name with what it is ordered by.
 type entry struct {
-	at   time.Time
-	seq  int64
-	name string
+	at, then time.Time
+	seq      int64
+	name     string
 }
 
 func (a entry) compare(b entry) int {
-	return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.seq, b.seq), cmp.Compare(a.name, b.name))
+	return cmp.Or(a.at.Compare(b.at), a.then.Compare(b.then), cmp.Compare(a.seq, b.seq), cmp.Compare(a.name, b.name))
 }
 
 // sorted keeps entries in order, in blocks, so that a change moves a few
@@ -72,13 +73,22 @@ func (s *sorted) remove(e entry) {
 }
 
 // all yields the entries in order.
-func (s *sorted) all(yield func(entry) bool) {
-	for _, b := range s.blocks {
-		for _, e := range b {
+func (s *sorted) all(yield func(entry) bool) { s.from(entry{}, yield) }
+
+// from yields those that are not before one.
+func (s *sorted) from(first entry, yield func(entry) bool) {
+	if len(s.blocks) == 0 {
+		return
+	}
+	i := s.block(first)
+	at, _ := slices.BinarySearchFunc(s.blocks[i], first, entry.compare)
+	for ; i < len(s.blocks); i++ {
+		for _, e := range s.blocks[i][at:] {
 			if !yield(e) {
 				return
 			}
 		}
+		at = 0
 	}
 }
 
@@ -107,6 +117,7 @@ func (m *Memory) unindex(k *lease.Key) {
 	for _, p := range k.Pools {
 		l := m.list(p)
 		delete(l.names, k.Name)
+		l.seats.remove(entry{seq: k.Seat, name: k.Name})
 		if s, e := l.place(k); s != nil {
 			s.remove(e)
 		}
@@ -123,6 +134,9 @@ func (m *Memory) index(k *lease.Key) {
 	for _, p := range k.Pools {
 		l := m.list(p)
 		l.names[k.Name] = true
+		if k.Seat > 0 {
+			l.seats.add(entry{seq: k.Seat, name: k.Name})
+		}
 		if s, e := l.place(k); s != nil {
 			s.add(e)
 		}

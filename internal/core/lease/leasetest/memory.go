@@ -37,6 +37,8 @@ type Memory struct {
 	tickets  map[string]lease.Ticket
 	waiting  map[string]*sorted // waiting tickets by pool, in their order
 	rests    map[lease.CooldownID]lease.Cooldown
+	lines    map[lease.LineID]lease.Line
+	places   map[int64]*sorted // by line
 	changes  map[string]lease.Change
 	actions  map[string][]lease.Bar
 	events   []lease.Event
@@ -69,6 +71,7 @@ func NewMemory(o Options) *Memory {
 		clock: o.Now, wrap: o.Tx, root: root,
 		pools: map[string]lease.Pool{}, keys: map[string]*lease.Key{}, lists: map[string]*list{},
 		tickets: map[string]lease.Ticket{}, waiting: map[string]*sorted{}, rests: map[lease.CooldownID]lease.Cooldown{},
+		lines: map[lease.LineID]lease.Line{}, places: map[int64]*sorted{},
 		changes: map[string]lease.Change{}, actions: map[string][]lease.Bar{}, watchers: map[*watch]bool{},
 	}
 }

@@ -138,7 +138,7 @@ func (m *Memory) Cooldowns(ctx context.Context, key, after string, limit int) ([
 	}
 	var all []lease.Cooldown
 	for _, target := range page(slices.Sorted(maps.Keys(last)), after, limit) {
-		all = append(all, last[target])
+		all = append(all, copyRest(last[target]))
 	}
 	return all, nil
 }

@@ -197,11 +197,11 @@ func restExitIP(r *run) {
 	r.release(r.takes(aimed(ask("p", "one"), "example.com"), "a"))
 	g := r.takes(aimed(ask("p", "two"), "example.com"), "c")
 	r.busy(aimed(ask("p", "three"), "example.com"))
-	r.release(r.takes(aimed(ask("p", "four"), "example.org"), "b"))
+	r.release(r.takes(aimed(ask("p", "four"), "example.org"), "a"))
 	r.ok(lease.Release{Proof: g.Proof, Outcome: lease.Banned})
 	r.advance(30 * time.Second)
-	r.takes(aimed(ask("p", "five"), "example.com"), "a") // c is banned
-	r.takes(aimed(ask("p", "six"), "example.com"), "b")
+	r.takes(aimed(ask("p", "five"), "example.com"), "b") // c is banned
+	r.takes(aimed(ask("p", "six"), "example.com"), "a")
 	r.busy(aimed(ask("p", "seven"), "example.com"))
 	// A machine that moves to a resting address rests, one that leaves it does not.
 	r.advance(time.Minute)

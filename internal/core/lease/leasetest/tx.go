@@ -30,6 +30,11 @@ func (t *tx) Load(ctx context.Context, w lease.Want) (lease.Found, error) {
 	for _, n := range w.Keys {
 		keys[n] = true
 	}
+	for n, k := range t.m.keys {
+		if slices.Contains(w.ExitIPs, k.ExitIP) && k.ExitIP != "" {
+			keys[n] = true
+		}
+	}
 	for _, id := range w.Tickets {
 		if ticket, ok := t.m.tickets[id]; ok {
 			f.Tickets = append(f.Tickets, copyTicket(ticket))
@@ -55,15 +60,22 @@ func (t *tx) Load(ctx context.Context, w lease.Want) (lease.Found, error) {
 	for _, c := range w.Candidates {
 		f.Candidates = append(f.Candidates, t.candidates(c))
 	}
+	for _, free := range w.Free {
+		f.Free = append(f.Free, t.free(free))
+	}
+	t.loadLines(w, &f)
 	for _, n := range w.Next {
 		f.Next = append(f.Next, t.next(n))
 	}
 	for _, p := range w.Members {
 		f.Members = append(f.Members, t.members(p))
 	}
+	for _, l := range w.Listed {
+		f.Listed = append(f.Listed, t.listed(l))
+	}
 	for _, id := range w.Cooldowns {
 		if c, ok := t.m.rests[id]; ok {
-			f.Cooldowns = append(f.Cooldowns, c)
+			f.Cooldowns = append(f.Cooldowns, copyRest(c))
 		}
 	}
 	if len(w.Bars) > 0 {
@@ -190,6 +202,15 @@ func (t *tx) members(pool string) lease.MembersFound {
 	return f
 }
 
+func (t *tx) listed(w lease.ListedWant) (keys []lease.Key) {
+	if l := t.m.lists[w.Pool]; l != nil {
+		for _, n := range page(slices.Sorted(maps.Keys(l.names)), "", w.Limit) {
+			keys = append(keys, t.m.copyKey(t.m.keys[n], t.now))
+		}
+	}
+	return keys
+}
+
 func (t *tx) loadDue(limit int, f *lease.Found) {
 	for e := range t.m.expiries.all {
 		switch {
@@ -250,9 +271,9 @@ func (t *tx) Save(ctx context.Context, c lease.Changes) error {
 		})
 	}
 	for _, r := range c.Cooldowns {
-		r.Until, r.BannedUntil, r.Forget = kept(r.Until), kept(r.BannedUntil), kept(r.Forget)
-		m.rests[r.CooldownID] = r
+		m.rests[r.CooldownID] = copyRest(r)
 	}
+	m.saveLines(&c)
 	for _, ch := range c.Changes {
 		ch.Keys = slices.Clone(ch.Keys)
 		ch.Began, ch.Until = kept(ch.Began), kept(ch.Until)
@@ -290,6 +311,7 @@ func (m *Memory) write(w *lease.KeyWrite) {
 		}
 		if !w.Facts {
 			k.Managed, k.UID, k.Attributes, k.ExitIP, k.Unfit = old.Managed, old.UID, old.Attributes, old.ExitIP, old.Unfit
+			k.Weight, k.Joined, k.Seat = old.Weight, old.Joined, old.Seat
 		}
 	}
 	k.Version++
@@ -309,6 +331,11 @@ func (m *Memory) forget(most int, now time.Time) {
 		m.dropTicket(id)
 	}
 	some(m.rests, most, func(c lease.Cooldown) bool { return c.Forget.Before(now) })
+	for id, l := range m.lines {
+		if l.Used.Before(now.Add(-lease.LineFor)) {
+			m.dropLine(id)
+		}
+	}
 	some(m.changes, most, func(c lease.Change) bool { return c.Until.Before(now.Add(-24 * time.Hour)) })
 	n := 0
 	for n < min(len(m.events), most) && (m.events[n].At.Before(now.Add(-lease.EventsFor)) || len(m.events)-n > lease.MaxEvents) {
@@ -414,12 +441,24 @@ func copyRow(k *lease.Key) lease.Key {
 		l.Taken, l.Expires, l.EndedAt = kept(l.Taken), kept(l.Expires), kept(l.EndedAt)
 		c.Lease = &l
 	}
-	c.CoolUntil, c.UsedAt = kept(c.CoolUntil), kept(c.UsedAt)
+	c.CoolUntil, c.UsedAt, c.Joined = kept(c.CoolUntil), kept(c.UsedAt), kept(c.Joined)
+	return c
+}
+
+func copyRest(c lease.Cooldown) lease.Cooldown {
+	c.Until, c.BannedUntil, c.Forget, c.Turn = kept(c.Until), kept(c.BannedUntil), kept(c.Forget), kept(c.Turn)
+	c.Uses = slices.Clone(c.Uses)
+	for i := range c.Uses {
+		c.Uses[i].Ends = kept(c.Uses[i].Ends)
+	}
 	return c
 }
 
 func copyTicket(t lease.Ticket) lease.Ticket {
-	t.Where = maps.Clone(t.Where)
+	t.Where, t.Match = maps.Clone(t.Where), slices.Clone(t.Match)
+	for i := range t.Match {
+		t.Match[i].Values = slices.Clone(t.Match[i].Values)
+	}
 	t.Since, t.LiveUntil, t.PlaceUntil, t.Kept = kept(t.Since), kept(t.LiveUntil), kept(t.PlaceUntil), kept(t.Kept)
 	return t
 }

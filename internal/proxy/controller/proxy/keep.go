@@ -15,6 +15,7 @@ import (
 	"fleetdesk/api/v1alpha1"
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/proxy/inventory"
+	"fleetdesk/internal/proxy/probe"
 	"fleetdesk/internal/proxy/provider"
 )
 
@@ -55,6 +56,7 @@ func (r *Reconciler) keep(ctx context.Context, px *v1alpha1.Proxy) outcome {
 		out = sooner(out, p.follow(ctx))
 	}
 	summarize(px, p.facts)
+	r.countShared(ctx, px)
 	r.noteTrouble(px)
 	if err := r.writeStatus(ctx, px, before); err != nil {
 		return failed(err)
@@ -198,6 +200,7 @@ func (p *pass) adopt(in provider.Instance) {
 			apimeta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionHealthy)
 		}
 		st.Address, st.Port, st.ExitIP = in.Address, int32(in.Port), ""
+		showFacts(st, probe.Facts{})
 	}
 	if st.AppliedSpec == "" {
 		st.AppliedSpec = specHash(&p.px.Spec)
@@ -205,8 +208,9 @@ func (p *pass) adopt(in provider.Instance) {
 	st.ProvisioningSince = nil
 	p.state, p.running = provider.Running, true
 	if p.restarted = p.r.repairs.ended(key(p.px)); p.restarted {
-		// The verdict was of what ran before.
+		// The verdict was of what ran before, and so were the facts.
 		p.r.o.Prober.Forget(key(p.px).String())
+		showFacts(st, probe.Facts{})
 		apimeta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionHealthy)
 	}
 	p.r.pauses.clear(key(p.px), making, looking)

@@ -67,6 +67,30 @@ func (p *pass) subject(creds provider.Credentials) probe.Subject {
 			FailureThreshold: max(int(hc.FailureThreshold), 1),
 			SuccessThreshold: max(int(hc.SuccessThreshold), 1),
 		},
+		Before: factsOf(&p.px.Status),
+	}
+}
+
+// factsOf are the facts that a status shows, and showFacts the reverse.
+func factsOf(st *v1alpha1.ProxyStatus) probe.Facts {
+	f := probe.Facts{Latency: time.Duration(st.LatencyMilliseconds) * time.Millisecond}
+	if st.Leaks != nil {
+		f.Leaks = probe.LeaksOf(*st.Leaks)
+	}
+	if st.ChecksPassedPercent != nil {
+		f.Passed, f.Counted = int(*st.ChecksPassedPercent), true
+	}
+	return f
+}
+
+func showFacts(st *v1alpha1.ProxyStatus, f probe.Facts) {
+	st.LatencyMilliseconds = int32(f.Latency / time.Millisecond)
+	st.Leaks, st.ChecksPassedPercent = nil, nil
+	if names, known := f.Leaks.Names(); known {
+		st.Leaks = &names
+	}
+	if f.Counted {
+		st.ChecksPassedPercent = new(int32(f.Passed))
 	}
 }
 

@@ -162,6 +162,10 @@ func spread(d time.Duration) time.Duration {
 
 // Reconcile implements reconcile.Reconciler.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if exitIP, ok := groupOf(req); ok {
+		r.wakeGroup(ctx, req.Namespace, exitIP)
+		return ctrl.Result{}, nil
+	}
 	px := &v1alpha1.Proxy{}
 	if err := r.o.Client.Get(ctx, req.NamespacedName, px); err != nil {
 		if apierrors.IsNotFound(err) {

@@ -113,6 +113,9 @@ type rig struct {
 	dead bool
 	// probed says what is wrong with a target besides; nil for nothing.
 	probed func(probe.Target) error
+	// found is what a passed probe of a target finds; nil for its address as exit
+	// IP and nothing else.
+	found func(probe.Target) probe.Result
 
 	reconciler *proxy.Reconciler
 }
@@ -184,6 +187,9 @@ func (r *rig) start() *rig {
 			}
 			if r.sick[target.Address] {
 				return probe.Result{Reason: probe.Timeout, Err: fault.New(fault.Timeout, "the proxy does not answer")}
+			}
+			if r.found != nil {
+				return r.found(target)
 			}
 			return probe.Result{OK: true, Reason: probe.ReasonOK, ExitIP: netip.MustParseAddr(target.Address)}
 		},

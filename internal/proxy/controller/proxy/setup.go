@@ -26,6 +26,7 @@ import (
 const (
 	indexProvider  = "spec.provider"
 	indexHost      = "status.host"
+	indexExitIP    = "status.exitIP"
 	indexSecret    = "spec.secretRefs"
 	indexConfigMap = "spec.configMapRefs"
 )
@@ -35,6 +36,7 @@ func Index(ctx context.Context, indexer client.FieldIndexer) error {
 	for field, of := range map[string]func(*v1alpha1.Proxy) []string{
 		indexProvider:  func(px *v1alpha1.Proxy) []string { return []string{px.Spec.Provider} },
 		indexHost:      hostOf,
+		indexExitIP:    exitIPOf,
 		indexSecret:    secretNames,
 		indexConfigMap: configMapNames,
 	} {
@@ -109,6 +111,7 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 		// kept nowhere.
 		WatchesMetadata(&corev1.Secret{}, r.referrers(indexSecret)).
 		WatchesMetadata(&corev1.ConfigMap{}, r.referrers(indexConfigMap)).
+		Watches(&v1alpha1.Proxy{}, siblings()).
 		WatchesRawSource(ownQueue).
 		WithOptions(controller.Options{MaxConcurrentReconciles: r.o.Workers, ReconciliationTimeout: reconcileTimeout}).
 		Complete(r)

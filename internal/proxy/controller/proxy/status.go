@@ -133,9 +133,13 @@ func setHealth(st *v1alpha1.ProxyStatus, f facts) {
 		}
 		set(metav1.ConditionFalse, reason, v.Message)
 	}
-	if v != nil && v.ExitIP.IsValid() {
+	if v == nil {
+		return
+	}
+	if v.ExitIP.IsValid() {
 		st.ExitIP = v.ExitIP.String()
 	}
+	showFacts(st, v.Facts)
 }
 
 func setOutdated(px *v1alpha1.Proxy, f facts) {

@@ -117,6 +117,7 @@ const pending = "the desk does not have it yet"
 func summarize(o *v1alpha1.ProxyPool, s deskkeys.State, now metav1.Time) (known bool) {
 	st := &o.Status
 	st.Proxies, st.Ready = int32(s.Proxies), int32(s.Ready)
+	st.ExitIPs, st.Refused = int32(s.ExitIPs), int32(s.Refused)
 	set := func(status metav1.ConditionStatus, reason, message string) {
 		message = strings.ToValidUTF8(message[:min(len(message), maxText)], "")
 		apimeta.SetStatusCondition(&st.Conditions, metav1.Condition{
@@ -134,7 +135,11 @@ func summarize(o *v1alpha1.ProxyPool, s deskkeys.State, now metav1.Time) (known 
 	case s.Generation != o.Generation && s.Generation != 0:
 		set(metav1.ConditionUnknown, v1alpha1.ReasonPending, pending) // all else is about another spec
 	case s.Stored && s.Err == nil:
-		return answered(metav1.ConditionTrue, v1alpha1.ReasonAccepted, "its Proxies are taken as pool "+name)
+		message := "its Proxies are taken as pool " + name
+		if s.Refused > 0 {
+			message += fmt.Sprintf("; %d are left out, since they leak or no origin told whether they do (status.leaks of each says which)", s.Refused)
+		}
+		return answered(metav1.ConditionTrue, v1alpha1.ReasonAccepted, message)
 	case fault.CodeOf(s.Err) == deskkeys.CodeSelector:
 		return answered(metav1.ConditionFalse, v1alpha1.ReasonInvalidSelector, s.Err.Error())
 	case fault.CodeOf(s.Err) == "fixed":

@@ -413,6 +413,41 @@ func TestLeadershipGoesOver(t *testing.T) {
 	}
 }
 
+// A pool shows how many addresses it leaves by, and says that it leaves out what
+// leaks.
+func TestAPoolShowsExitIPsAndWhatItRefuses(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.leads(r.start())
+	r.create(&v1alpha1.ProxyPool{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: v1alpha1.ProxyPoolSpec{Leaks: v1alpha1.LeaksRefuse}})
+	r.create(&v1alpha1.ProxyPool{ObjectMeta: metav1.ObjectMeta{Name: "all"}})
+	for name, leaks := range map[string]*[]string{"clean": {}, "clean-too": {}, "leaky": {"Via"}, "mum": nil} {
+		px := r.proxy(name, true, nil)
+		px.Status.Leaks, px.Status.ExitIP = leaks, "203.0.113.7"
+		if name == "leaky" {
+			px.Status.ExitIP = "203.0.113.8"
+		}
+		r.works(px, true)
+	}
+	r.shows("p", 2, 2, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "2 are left out")
+	r.shows("all", 4, 4, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "as pool "+r.ns+".all")
+	for name, want := range map[string]v1alpha1.ProxyPoolStatus{"p": {ExitIPs: 1, Refused: 2}, "all": {ExitIPs: 2}} {
+		until(t, "the numbers of "+name, func() string {
+			if st := r.pool(name).Status; st.ExitIPs != want.ExitIPs || st.Refused != want.Refused {
+				return fmt.Sprintf("%+v", st)
+			}
+			return ""
+		})
+	}
+	px := &v1alpha1.Proxy{}
+	if err := r.client.Get(t.Context(), types.NamespacedName{Namespace: r.ns, Name: "clean"}, px); err != nil {
+		t.Fatal(err)
+	}
+	if px.Status.Leaks == nil || len(*px.Status.Leaks) != 0 {
+		t.Errorf("no leaks are another thing than none known: %v", px.Status.Leaks)
+	}
+}
+
 func TestAdmissionRefusesBadPoolsAndNamesTheField(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -433,6 +468,12 @@ func TestAdmissionRefusesBadPoolsAndNamesTheField(t *testing.T) {
 		"negative factor":    {"", func(p *v1alpha1.ProxyPool) { p.Spec.BanCooldown.Factor = -1 }, "spec.banCooldown.factor"},
 		"scope":              {"", func(p *v1alpha1.ProxyPool) { p.Spec.Scope = "subnet" }, "spec.scope"},
 		"drain":              {"a deletion that hangs for days", func(p *v1alpha1.ProxyPool) { p.Spec.DrainTimeout = "25h" }, "at most 24h"},
+		"in flight":          {"less than none", func(p *v1alpha1.ProxyPool) { p.Spec.InFlight = -1 }, "spec.inFlight"},
+		"many in flight":     {"", func(p *v1alpha1.ProxyPool) { p.Spec.InFlight = 1001 }, "spec.inFlight"},
+		"share below":        {"", func(p *v1alpha1.ProxyPool) { p.Spec.NewShare = new(int32(-1)) }, "spec.newShare"},
+		"share above":        {"of a hundred picks", func(p *v1alpha1.ProxyPool) { p.Spec.NewShare = new(int32(101)) }, "spec.newShare"},
+		"targets":            {"", func(p *v1alpha1.ProxyPool) { p.Spec.Targets = "Domain" }, "spec.targets"},
+		"leaks":              {"", func(p *v1alpha1.ProxyPool) { p.Spec.Leaks = "refuse" }, "spec.leaks"},
 		"default that picks": {"it has all Proxies", func(p *v1alpha1.ProxyPool) { p.Name = "default"; p.Spec.Selector = selecting("a", "b") }, "leave its selector out"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -460,6 +501,7 @@ func TestAdmissionTakes(t *testing.T) {
 		"default":    {Selector: &metav1.LabelSelector{}, Scope: v1alpha1.ScopeExitIP},
 		"selects":    {Selector: selecting("a", "b")},
 		"with.a.dot": {},
+		"no-new":     {NewShare: new(int32(0)), InFlight: 1000, Targets: v1alpha1.TargetsBySite, Leaks: v1alpha1.LeaksRefuse},
 	} {
 		r.create(&v1alpha1.ProxyPool{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec})
 	}
@@ -478,6 +520,7 @@ func TestTheImplicitPoolHasTheDefaultsOfAdmission(t *testing.T) {
 	want := v1alpha1.ProxyPoolSpec{
 		LeaseTime: v1alpha1.LeaseTime{Max: "24h"}, Cooldown: "0s",
 		BanCooldown: v1alpha1.BanCooldown{Initial: "10m", Factor: 2, Max: "24h"}, Scope: "key", DrainTimeout: "10m",
+		NewShare: new(int32(10)), Targets: v1alpha1.TargetsByHost, Leaks: v1alpha1.LeaksAllow,
 	}
 	if diff := cmp.Diff(want, r.pool("bare").Spec); diff != "" {
 		t.Errorf("filled in (-want +got):\n%s", diff)

@@ -1,0 +1,95 @@
+package service_test
+
+import (
+	"context"
+	"testing"
+
+	"fleetdesk/internal/core/fault"
+	"fleetdesk/internal/core/lease"
+	"fleetdesk/internal/core/lease/leasetest"
+	"fleetdesk/internal/desk/service"
+)
+
+// The service keeps what crawlers are promised.
+func TestPicks(t *testing.T) {
+	leasetest.RunPicks(t, func(t *testing.T) leasetest.PickHarness {
+		m := leasetest.NewMemory(leasetest.Options{})
+		s, _ := start(t, m, service.Limits{})
+		return leasetest.PickHarness{
+			DeskHarness: leasetest.DeskHarness{As: func(account string) leasetest.Desk { return client{s, account} }, Advance: m.Advance},
+			Pick:        func(account string) leasetest.Picker { return picker{client{s, account}} },
+			Do:          s.Do,
+		}
+	})
+}
+
+// picker is the service as a crawler uses it.
+type picker struct{ client }
+
+func (p picker) request(q leasetest.Query) service.PickRequest {
+	r := service.PickRequest{Account: p.account, Pool: q.Pool, Target: q.Target, Holder: q.Holder, Where: q.Where}
+	if q.Scheme != "" {
+		r.Match = []lease.Match{{Attribute: "protocol", Op: lease.In, Values: []string{q.Scheme}}}
+	}
+	return r
+}
+
+func picked(p service.Pick) leasetest.Picked {
+	return leasetest.Picked{
+		Use: p.Use.String(), Key: p.Key, Pool: p.Pool, Target: p.Target, ExitIP: p.ExitIP, Attributes: p.Attributes, Rested: p.Rested,
+	}
+}
+
+func (p picker) Next(ctx context.Context, q leasetest.Query) (leasetest.Picked, error) {
+	got, err := p.s.Next(ctx, p.request(q))
+	if err != nil {
+		return leasetest.Picked{}, noneOf(err)
+	}
+	return picked(got), nil
+}
+
+func (p picker) Report(ctx context.Context, u leasetest.Usage) (leasetest.Told, error) {
+	r := service.ReportRequest{Account: p.account, Key: u.Key, Pool: u.Pool, Target: u.Target, Outcome: u.Outcome}
+	if id := u.Use + u.Lease; id != "" {
+		var err error
+		if r.Use, err = lease.ParseID(id); err != nil {
+			return leasetest.Told{}, err
+		}
+	}
+	if u.Replace != nil {
+		next := p.request(*u.Replace)
+		r.Replace = &next
+	}
+	done, err := p.s.Report(ctx, r)
+	if err != nil {
+		return leasetest.Told{}, err
+	}
+	told := leasetest.Told{Rest: done.Rest, Strikes: done.Strikes}
+	if done.Replacement != nil {
+		one := picked(*done.Replacement)
+		told.Replacement = &one
+	}
+	if done.Without != nil {
+		told.Without = fault.CodeOf(done.Without)
+	}
+	return told, nil
+}
+
+func (p picker) Rests(ctx context.Context, key string) ([]leasetest.Rest, error) {
+	keys, err := p.s.Key(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	var rests []leasetest.Rest
+	all, err := p.s.Cooldowns(ctx, key, "", 100)
+	for _, c := range all {
+		rests = append(rests, leasetest.Rest{
+			Target: c.Target, Banned: keys.Now.Before(c.BannedUntil), Left: c.Until.Sub(keys.Now), Strikes: c.Strikes, Scope: c.Scope,
+		})
+	}
+	return rests, err
+}
+
+func (p picker) Lift(ctx context.Context, key, target string) error {
+	return p.s.Lift(ctx, lease.Lift{Key: key, Target: target})
+}

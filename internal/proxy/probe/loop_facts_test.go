@@ -1,0 +1,87 @@
+package probe_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"fleetdesk/internal/core/health"
+	"fleetdesk/internal/proxy/probe"
+)
+
+// TestFactsOutliveARestart: what is known from before stands, and is dropped
+// with what it was of.
+func TestFactsOutliveARestart(t *testing.T) {
+	known := probe.Facts{Leaks: "Via", Latency: 2 * time.Second, Passed: 75, Counted: true}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		l := w.start(t, probe.Options{})
+		s := subject("a")
+		s.Before = known
+		l.Watch("p", s)
+		if got := state(t, l, "p").Facts; got != known {
+			t.Errorf("before the first probe: %+v", got)
+		}
+		after(time.Second) // the first probe, which passes in 10 ms and tells no leaks
+		if got := state(t, l, "p").Facts; got != known {
+			t.Errorf("one probe changes what is known: %+v", got)
+		}
+		s.Before = probe.Facts{}
+		l.Watch("p", s)
+		s.Check.Timeout = 6 * time.Second
+		l.Watch("p", s)
+		if got := state(t, l, "p").Facts; got != known {
+			t.Errorf("the same proxy, asked otherwise: %+v", got)
+		}
+		s.Check.URL = "http://other.example.com/"
+		l.Watch("p", s)
+		if got := state(t, l, "p").Facts; got != known {
+			t.Errorf("the same proxy, asked for another page: %+v", got)
+		}
+		s.Target.Port = 8080
+		l.Watch("p", s)
+		if got := state(t, l, "p").Facts; got != (probe.Facts{}) {
+			t.Errorf("at another place it is another proxy: %+v", got)
+		}
+	})
+}
+
+// TestAnotherTimeoutKeepsTheRecord: only another test makes the record begin
+// anew.
+func TestAnotherTimeoutKeepsTheRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		l := w.start(t, probe.Options{})
+		s := subject("a")
+		l.Watch("p", s)
+		after(20 * 30 * time.Second)
+		s.Check.Timeout = 6 * time.Second
+		w.set(func() { w.broken["a"] = true })
+		l.Watch("p", s) // probed at once: the first failure
+		after(time.Second)
+		after(33 * time.Second) // the second
+		if got := state(t, l, "p").Facts; got.Passed != 90 {
+			t.Errorf("two failures of sixteen: %+v", got)
+		}
+	})
+}
+
+// TestWhatProvesNothingDoesNotCount: a dead URL is not the proxy's fault.
+func TestWhatProvesNothingDoesNotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		l := w.start(t, probe.Options{})
+		l.Watch("p", subject("a"))
+		after(600 * time.Second)
+		w.set(func() { w.broken["a"], w.control = true, health.ControlFailed })
+		after(600 * time.Second)
+		if got := state(t, l, "p"); got.Facts.Passed != 100 || !got.Inconclusive {
+			t.Errorf("%+v", got)
+		}
+		w.set(func() { w.control = health.ControlPassed })
+		after(600 * time.Second)
+		if got := state(t, l, "p").Facts; got.Passed != 0 {
+			t.Errorf("and its own failures do: %+v", got)
+		}
+	})
+}

@@ -1,0 +1,168 @@
+package selection_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var (
+	length = flag.Duration("span", 5*time.Second, "how long one figure is measured")
+	figure = flag.String("figure", "", "measure only databases and sizes whose name contains this, such as postgres.p100.")
+	rate   = flag.Float64("rate", 2000, "requests a second of the open load")
+)
+
+// emit prints one line for machines.
+func emit(name string, value float64, unit string) {
+	fmt.Printf("BENCH %s %.4g %s\n", name, value, unit)
+}
+
+// BenchmarkSelect prints BENCH lines; `make bench-select` says how it is run.
+func BenchmarkSelect(b *testing.B) {
+	for b.Loop() {
+		ctx := b.Context()
+		emit("select.fsync.p50_us", fsync(b), "us")
+		for _, kind := range []string{"sqlite", "postgres"} {
+			cost := map[int]float64{}
+			for _, proxies := range []int{100, 10_000} {
+				name := fmt.Sprintf("select.%s.p%d.t1000", kind, proxies)
+				if strings.Contains(name+".", *figure) {
+					cost[proxies] = measure(ctx, b, kind, name, proxies, 1000)
+				}
+			}
+			if cost[100] > 0 && cost[10_000] > 0 {
+				emit("select."+kind+".p10000_over_p100", cost[100]/cost[10_000], "times the cost (goal: at most 1.5)")
+			}
+			// Few targets, each asked for so often that all its proxies have been met.
+			if name := fmt.Sprintf("select.%s.p10000.t10", kind); strings.Contains(name+".", *figure) {
+				aged(ctx, b, kind, name)
+			}
+		}
+	}
+}
+
+// measure prints the figures of one database and size, and returns how many
+// picks a second 8 clients got.
+func measure(ctx context.Context, b *testing.B, kind, name string, proxies, targets int) float64 {
+	begin := time.Now()
+	w, err := newWorld(ctx, kind, b, proxies, targets)
+	if err != nil {
+		b.Fatalf("%s: %v", name, err)
+	}
+	defer w.stop()
+	emit(name+".fill_s", time.Since(begin).Seconds(), "s")
+
+	// The first request for a target makes its line.
+	var first []time.Duration
+	for n := range targets {
+		begin := time.Now()
+		if err := w.picks(ctx, n); err != nil {
+			b.Fatalf("%s: the first pick for %s: %v", name, w.target(n), err)
+		}
+		first = append(first, time.Since(begin))
+	}
+	slices.Sort(first)
+	emit(name+".first_p50_ms", float64(first[len(first)/2].Microseconds())/1000, "ms")
+
+	perSecond := 0.0
+	for _, clients := range []int{8, 64} {
+		f := clientsOf(ctx, b, name, clients, w.picks)
+		emit(fmt.Sprintf("%s.c%d.per_s", name, clients), f.perSecond(), "1/s")
+		emit(fmt.Sprintf("%s.c%d.p99_ms", name, clients), f.ms(0.99), "ms")
+		if f.none > 0 {
+			emit(fmt.Sprintf("%s.c%d.none", name, clients), float64(f.none), "picks")
+		}
+		if clients == 8 {
+			perSecond = f.perSecond()
+		} else {
+			emit(name+".per_s", f.perSecond(), "1/s (64 clients)")
+		}
+	}
+	f, err := open(ctx, *rate, *length, w.picks)
+	if err != nil {
+		b.Fatalf("%s: %v", name, err)
+	}
+	at := fmt.Sprintf("ms (open load, %.0f/s wanted, %.0f/s done)", *rate, f.perSecond())
+	emit(name+".p50_ms", f.ms(0.5), at)
+	emit(name+".p99_ms", f.ms(0.99), at)
+	emit(name+".p999_ms", f.ms(0.999), at)
+
+	// A target for which nothing is to be had: the first answer looks at every
+	// proxy, later ones must not.
+	begin = time.Now()
+	if err := w.none(ctx, 0); !errors.Is(err, errNone) {
+		b.Fatalf("%s: %v", name, err)
+	}
+	emit(name+".none.first_ms", float64(time.Since(begin).Microseconds())/1000, "ms")
+	for _, clients := range []int{8, 64} {
+		for _, what := range []struct {
+			name string
+			do   job
+		}{{"rounds", w.rounds}, {"leases", w.leases}, {"none", w.none}} {
+			f := clientsOf(ctx, b, name+"."+what.name, clients, what.do)
+			emit(fmt.Sprintf("%s.%s.c%d.per_s", name, what.name, clients), f.perSecond(), "1/s")
+			emit(fmt.Sprintf("%s.%s.c%d.p99_ms", name, what.name, clients), f.ms(0.99), "ms")
+		}
+	}
+	return perSecond
+}
+
+func clientsOf(ctx context.Context, b *testing.B, name string, clients int, do job) figures {
+	f, err := closed(ctx, clients, *length, do)
+	if err != nil {
+		b.Fatalf("%s: %v", name, err)
+	}
+	if f.done == 0 {
+		b.Fatalf("%s: nothing was answered in %s", name, *length)
+	}
+	return f
+}
+
+// aged measures picks when the lines are as long as they get.
+func aged(ctx context.Context, b *testing.B, kind, name string) {
+	w, err := newWorld(ctx, kind, b, 10_000, 10)
+	if err != nil {
+		b.Fatalf("%s: %v", name, err)
+	}
+	defer w.stop()
+	// As often as it takes for each address to be picked for each target.
+	for left := 10 * 10_000; left > 0; {
+		f := clientsOf(ctx, b, name, 64, w.picks)
+		left -= f.done
+	}
+	f := clientsOf(ctx, b, name, 8, w.picks)
+	emit(name+".aged.c8.per_s", f.perSecond(), "1/s")
+	if f, err = open(ctx, *rate, *length, w.picks); err != nil {
+		b.Fatalf("%s: %v", name, err)
+	}
+	emit(name+".aged.p99_ms", f.ms(0.99), fmt.Sprintf("ms (open load, %.0f/s wanted, %.0f/s done)", *rate, f.perSecond()))
+}
+
+// fsync measures what durability costs on this disk: one page written and synced.
+func fsync(b *testing.B) float64 {
+	f, err := os.CreateTemp(b.TempDir(), "")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer f.Close()
+	page := make([]byte, 8192)
+	var all []time.Duration
+	for range 200 {
+		begin := time.Now()
+		if _, err := f.WriteAt(page, 0); err != nil {
+			b.Fatal(err)
+		}
+		if err := f.Sync(); err != nil {
+			b.Fatal(err)
+		}
+		all = append(all, time.Since(begin))
+	}
+	slices.Sort(all)
+	return float64(all[len(all)/2].Microseconds())
+}
