@@ -217,6 +217,11 @@ var rules = table{
 			reason: "the bench of choosing asks the engine itself",
 		},
 		{
+			folder: "test/crawlers", may: []string{std},
+			tests:  []string{third, testkit, "client/...", core, platform, "internal/desk/..."},
+			reason: "the page's programs are run against the desk itself, with proxies put there by hand",
+		},
+		{
 			folder: "test/waterfall", may: []string{std},
 			tests:  []string{third, testkit, core, platform, "internal/desk/..."},
 			reason: "the simulator asks the engine itself, by a clock of its own",

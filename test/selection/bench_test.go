@@ -84,14 +84,7 @@ func measure(ctx context.Context, b *testing.B, kind, name string, proxies, targ
 			emit(name+".per_s", f.perSecond(), "1/s (64 clients)")
 		}
 	}
-	f, err := open(ctx, *rate, *length, w.picks)
-	if err != nil {
-		b.Fatalf("%s: %v", name, err)
-	}
-	at := fmt.Sprintf("ms (open load, %.0f/s wanted, %.0f/s done)", *rate, f.perSecond())
-	emit(name+".p50_ms", f.ms(0.5), at)
-	emit(name+".p99_ms", f.ms(0.99), at)
-	emit(name+".p999_ms", f.ms(0.999), at)
+	openLoad(ctx, b, name, w)
 
 	// A target for which nothing is to be had: the first answer looks at every
 	// proxy, later ones must not.
@@ -138,10 +131,22 @@ func aged(ctx context.Context, b *testing.B, kind, name string) {
 	}
 	f := clientsOf(ctx, b, name, 8, w.picks)
 	emit(name+".aged.c8.per_s", f.perSecond(), "1/s")
-	if f, err = open(ctx, *rate, *length, w.picks); err != nil {
+	openLoad(ctx, b, name+".aged", w)
+}
+
+// openLoad measures picks at a rate that does not wait for answers.
+func openLoad(ctx context.Context, b *testing.B, name string, w *world) {
+	f, err := open(ctx, *rate, *length, w.picks)
+	if err != nil {
 		b.Fatalf("%s: %v", name, err)
 	}
-	emit(name+".aged.p99_ms", f.ms(0.99), fmt.Sprintf("ms (open load, %.0f/s wanted, %.0f/s done)", *rate, f.perSecond()))
+	at := fmt.Sprintf("ms (open load, %.0f/s wanted, %.0f/s done)", *rate, f.perSecond())
+	emit(name+".p50_ms", f.ms(0.5), at)
+	emit(name+".p99_ms", f.ms(0.99), at)
+	emit(name+".p999_ms", f.ms(0.999), at)
+	if f.shed > 0 {
+		emit(name+".shed", float64(f.shed), "requests that were told that too many wait")
+	}
 }
 
 // fsync measures what durability costs on this disk: one page written and synced.

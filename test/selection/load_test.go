@@ -11,17 +11,22 @@ import (
 	"time"
 )
 
-// job is one request of a load; n counts them. It is given back as errNone when
-// no proxy was to be had, which is an answer and no failure.
+// job is one request of a load; n counts them.
 type job func(ctx context.Context, n int) error
 
-var errNone = errors.New("no proxy is free")
+var (
+	// errNone is the answer that no proxy was to be had, which is no failure.
+	errNone = errors.New("no proxy is free")
+	// errShed is what the service tells when too many requests wait already.
+	errShed = errors.New("too many requests wait")
+)
 
 // figures are what a load measured.
 type figures struct {
-	done, none int
-	elapsed    time.Duration
-	took       []time.Duration // sorted
+	done, none, shed int
+	elapsed          time.Duration
+	// took are sorted; a request that was shed took for ever.
+	took []time.Duration
 }
 
 func (f figures) perSecond() float64 { return float64(f.done) / f.elapsed.Seconds() }
@@ -34,11 +39,19 @@ func (f figures) ms(q float64) float64 {
 	return float64(f.took[min(len(f.took)-1, int(q*float64(len(f.took))))].Microseconds()) / 1000
 }
 
+func isAnswer(err error) bool {
+	return err == nil || errors.Is(err, errNone) || errors.Is(err, errShed)
+}
+
 // note counts the answer of one request; not nil ends the load.
 func (f *figures) note(took time.Duration, err error) error {
 	switch {
 	case errors.Is(err, errNone):
 		f.none++
+	case errors.Is(err, errShed):
+		f.shed++
+		f.took = append(f.took, time.Hour)
+		return nil
 	case err != nil:
 		return err
 	}
@@ -65,7 +78,7 @@ func closed(ctx context.Context, clients int, span time.Duration, do job) (figur
 			for !over.Load() {
 				begin := time.Now()
 				err := do(ctx, int(next.Add(1)))
-				if !measuring.Load() && (err == nil || errors.Is(err, errNone)) {
+				if !measuring.Load() && isAnswer(err) {
 					continue
 				}
 				if err := parts[c].note(time.Since(begin), err); err != nil {
@@ -110,7 +123,7 @@ func open(ctx context.Context, rate float64, span time.Duration, do job) (figure
 			took := time.Since(meant)
 			mu.Lock()
 			defer mu.Unlock()
-			if meant.Before(warm) && (err == nil || errors.Is(err, errNone)) {
+			if meant.Before(warm) && isAnswer(err) {
 				return
 			}
 			if err := all.note(took, err); err != nil && first == nil {
@@ -127,7 +140,8 @@ func open(ctx context.Context, rate float64, span time.Duration, do job) (figure
 
 func (f figures) with(parts []figures) figures {
 	for _, p := range parts {
-		f.done, f.none, f.took = f.done+p.done, f.none+p.none, append(f.took, p.took...)
+		f.done, f.none, f.shed = f.done+p.done, f.none+p.none, f.shed+p.shed
+		f.took = append(f.took, p.took...)
 	}
 	slices.Sort(f.took)
 	return f

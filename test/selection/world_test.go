@@ -161,6 +161,8 @@ func (w *world) do(ctx context.Context, ops ...lease.Op) ([]lease.Result, error)
 func (w *world) pick(ctx context.Context, target string) (lease.Result, error) {
 	results, err := w.Do(ctx, lease.Take{Ticket: rand.Text(), Pool: pool, Target: target, Account: account, Quick: true})
 	switch {
+	case fault.CodeOf(err) == "busy":
+		return lease.Result{}, errShed
 	case err != nil:
 		return lease.Result{}, err
 	case results[0].Err != nil:

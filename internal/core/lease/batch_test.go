@@ -225,10 +225,15 @@ func (s *script) op() lease.Op {
 
 // Ops that are sent together do what they do one after another: nothing that a
 // transaction remembers of itself differs from what a database would say.
-func TestBatchesAreInvariant(t *testing.T) {
+func TestBatchesAreInvariant(t *testing.T) { batchesAreInvariant(t, nil) }
+
+// The same where every pool has lines.
+func TestBatchesAreInvariantInLines(t *testing.T) { batchesAreInvariant(t, leasetest.InLines) }
+
+func batchesAreInvariant(t *testing.T, wrap func(lease.Tx) lease.Tx) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
-		clock := leasetest.Options{Now: func() time.Time { return now }}
+		clock := leasetest.Options{Now: func() time.Time { return now }, Tx: wrap}
 		single, together := leasetest.NewMemory(clock), leasetest.NewMemory(clock)
 		ctx := context.Background()
 		s := &script{T: t, epoch: 1}

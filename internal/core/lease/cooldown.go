@@ -24,8 +24,8 @@ type Cooldown struct {
 	BannedUntil time.Time
 	// Forget is when the row says nothing any more.
 	Forget time.Time
-	// Turn orders the keys of a target: the time of the last use, later for one
-	// that is to be used less often. Zero for none.
+	// Turn orders the keys of a target: the time of the last use, for a key later
+	// when it is to be used less often. Zero for none.
 	Turn time.Time
 	// Uses are those in flight, where the pool counts them.
 	Uses []InFlight
@@ -50,7 +50,7 @@ func (c Cooldown) used(p Pool, now time.Time) Cooldown {
 
 // turned has another turn, which is remembered for [TurnFor].
 func (c Cooldown) turned(turn, now time.Time) Cooldown {
-	c.Turn = turn
+	c.Turn = later(c.Turn, turn)
 	c.Forget = later(c.Forget, later(turn, now).Add(TurnFor))
 	return c
 }

@@ -44,14 +44,21 @@ type Place struct {
 	Line int64
 	// Parked is the end of a rest; zero for a key in the order of its turn.
 	Parked time.Time
-	// Turn and Seat are its place in that order. A key that has another seat by
-	// now is not meant.
-	Turn time.Time
-	Seat int64
-	Key  string
+	// Turn, Own and Seat are its place in that order: its turn, by itself and with
+	// its address, where that counts. A key that has another seat by now is not
+	// meant.
+	Turn, Own time.Time
+	Seat      int64
+	Key       string
 }
 
-func (p Place) order() order { return order{p.Turn, p.Seat} }
+func (p Place) order() order { return order{p.Turn, p.Own, p.Seat} }
+
+// in is the place with another order.
+func (p Place) in(o order) Place {
+	p.Turn, p.Own = o.turn, o.own
+	return p
+}
 
 // Compare orders the places of a line.
 func (p Place) Compare(q Place) int {
@@ -76,7 +83,7 @@ const (
 	// before it takes the best of them.
 	doubts = 64
 	// lookAhead is how many places are read beyond the number of takes.
-	lookAhead = 2
+	lookAhead = 1
 )
 
 // line is a line as far as it is known, and as this transaction changed it.
@@ -103,9 +110,11 @@ type line struct {
 }
 
 // placeID tells the places of a line apart.
-type placeID struct{ parked, turn, seat int64 }
+type placeID struct{ parked, turn, own, seat int64 }
 
-func (p Place) id() placeID { return placeID{p.Parked.UnixMicro(), p.Turn.UnixMicro(), p.Seat} }
+func (p Place) id() placeID {
+	return placeID{p.Parked.UnixMicro(), p.Turn.UnixMicro(), p.Own.UnixMicro(), p.Seat}
+}
 
 // put makes a place, and drop takes one away.
 func (l *line) put(p Place) {
@@ -172,7 +181,7 @@ func (w *work) loadLine(id LineID, limit int) bool {
 // lineWant asks for a line; what nobody used for long, or was made under other
 // rules of the pool, is none.
 func (w *work) lineWant(id LineID, limit int) LineWant {
-	want := LineWant{LineID: id, Limit: limit, Since: w.begin.Now.Add(-LineFor)}
+	want := LineWant{LineID: id, Limit: limit, Over: -1, Since: w.begin.Now.Add(-LineFor)}
 	if w.lineless[id.Pool] {
 		want.Since = never
 	}
@@ -180,6 +189,9 @@ func (w *work) lineWant(id LineID, limit int) LineWant {
 }
 
 func (w *work) addLine(want LineWant, f LineFound) {
+	if n, known := w.freeOnes[want.Pool]; known && n <= want.Over {
+		return // nothing was looked for
+	}
 	w.add(f.Keys)
 	for i := range f.Cooldowns {
 		if c := &f.Cooldowns[i]; !w.known(c.CooldownID) {
@@ -236,7 +248,7 @@ func (w *work) look(p Pool, op Take, r *keyRow, seat int64) (v verdict, until ti
 	if !w.know(restsBy(k, op.Target)) {
 		return passed, until, at
 	}
-	at, _ = w.turn(k, op.Target)
+	at, _ = w.turn(p, k, op.Target)
 	if k.Held(now) || k.barred(now) {
 		return passed, until, at
 	}
@@ -292,9 +304,9 @@ func (w *work) unpark(p Pool, op Take, l *line, c *cursor) (left bool) {
 		case vanished:
 			l.drop(from)
 		case resting:
-			l.move(from, Place{Parked: until, Turn: at.turn}, false)
+			l.move(from, Place{Parked: until}.in(at), false)
 		default:
-			l.move(from, Place{Turn: at.turn}, false)
+			l.move(from, Place{}.in(at), false)
 		}
 	}
 	return false
@@ -322,12 +334,12 @@ func (w *work) along(p Pool, op Take, l *line, s *search, c *cursor, most int) (
 		case v == vanished:
 			l.drop(at)
 		case v == resting:
-			l.move(at, Place{Parked: until, Turn: turn.turn}, fresh)
+			l.move(at, Place{Parked: until}.in(turn), fresh)
 		case v == passed:
 			w.pass(l, at, turn, r, fresh, over)
 			over++
 		case turn.compare(from) > 0: // it was used since by who has another line
-			l.move(at, Place{Turn: turn.turn}, fresh)
+			l.move(at, Place{}.in(turn), fresh)
 			doubtful++
 			if !s.aside[at.Key] && (best == nil || turn.compare(first) < 0) {
 				best, first = r, turn
@@ -338,7 +350,7 @@ func (w *work) along(p Pool, op Take, l *line, s *search, c *cursor, most int) (
 		case s.aside[at.Key]:
 			c.waits = true
 			if fresh {
-				l.move(at, Place{Turn: at.Turn}, true)
+				l.move(at, Place{}.in(turn), true)
 			}
 		default:
 			c.from = from
@@ -358,9 +370,9 @@ func (w *work) pass(l *line, at Place, turn order, r *keyRow, fresh bool, over i
 	}
 	switch {
 	case fresh:
-		l.move(at, Place{Turn: turn.turn}, true)
+		l.move(at, Place{}.in(turn), true)
 	case over >= patience && at.Turn.Before(w.begin.Now):
-		l.move(at, Place{Turn: w.begin.Now}, false)
+		l.move(at, Place{Turn: w.begin.Now, Own: at.Own}, false)
 	}
 }
 
@@ -418,7 +430,7 @@ func (w *work) nextFresh(p Pool, l *line) (at Place, ok bool) {
 		r := w.key(name)
 		ok = r != nil && seat > l.Mark && r.now.Seat == seat && r.now.in(p.Name)
 		if ok {
-			at = Place{Turn: r.now.Joined, Seat: seat, Key: name}
+			at = Place{Turn: r.now.Joined, Own: r.now.Joined, Seat: seat, Key: name}
 		}
 		return ok
 	}
@@ -474,7 +486,7 @@ func (w *work) newInLine(p Pool, op Take, s *search, c *cursor) *keyRow {
 		if v, _, _ := w.look(p, op, r, r.now.Seat); v != usable {
 			continue
 		}
-		if _, used := w.turn(&r.now, op.Target); !used {
+		if _, used := w.turn(p, &r.now, op.Target); !used {
 			return r
 		}
 	}
@@ -489,8 +501,8 @@ func (w *work) settle(p Pool, op Take, l *line, r *keyRow) {
 	} else if next, ok := w.nextFresh(p, l); ok && next.Key == k.Name {
 		l.met(next.Seat)
 	}
-	turn, _ := w.turn(k, op.Target)
-	to := Place{Turn: turn.turn, Seat: k.Seat, Key: k.Name}
+	turn, _ := w.turn(p, k, op.Target)
+	to := Place{Seat: k.Seat, Key: k.Name}.in(turn)
 	if until := later(k.CoolUntil, w.restUntil(p, k, op.Target)); until.After(w.begin.Now) {
 		to.Parked = until
 	}
@@ -536,10 +548,10 @@ func (w *work) earlier(id CooldownID, before, after *Cooldown) bool {
 			if !w.know(restsBy(&r.now, id.Target)) || !w.linesOf(PoolTarget{name, id.Target}) {
 				return false
 			}
-			turn, _ := w.turn(&r.now, id.Target)
+			turn, _ := w.turn(*p, &r.now, id.Target)
 			for of, l := range w.lines {
 				if of.Pool == name && of.Target == id.Target && l.No > 0 && r.now.Seat <= l.Mark {
-					l.put(Place{Turn: turn.turn, Seat: r.now.Seat, Key: r.now.Name})
+					l.put(Place{Seat: r.now.Seat, Key: r.now.Name}.in(turn))
 				}
 			}
 		}

@@ -66,6 +66,7 @@ func (w *work) prefetch(ops []Op) error {
 		delete(of, "")
 		if len(of) > 0 {
 			want.Free = append(want.Free, w.freeWant(pool))
+			w.prefetchLines(&want, Pool{Name: pool})
 		}
 		if n > 0 {
 			want.Candidates = append(want.Candidates, CandidateWant{pool, "", n + spare})
@@ -185,7 +186,9 @@ func (w *work) prefetchTargets(want *Want) {
 	}
 }
 
-// prefetchLines asks for the lines of the takes of a pool.
+// prefetchLines asks for the lines of the takes of a pool that are not known yet.
+// Before it is known whether the pool has any, and what it makes of targets, it is
+// a guess that is mostly right, and saves a way to the database.
 func (w *work) prefetchLines(want *Want, p Pool) {
 	n := map[LineID]int{}
 	for _, op := range w.takes {
@@ -196,6 +199,11 @@ func (w *work) prefetchLines(want *Want, p Pool) {
 		n[w.lineID(p, op)]++
 	}
 	for id, takes := range n {
-		want.Lines = append(want.Lines, w.lineWant(id, takes+lookAhead))
+		if l := w.lines[id]; l != nil && l.loaded {
+			continue
+		}
+		one := w.lineWant(id, takes+lookAhead)
+		one.Over = few + w.ops
+		want.Lines = append(want.Lines, one)
 	}
 }

@@ -22,12 +22,16 @@ func (w *work) lift(ids []CooldownID) {
 func (w *work) rest(p Pool, k *Key, e Effects) bool {
 	now := w.begin.Now
 	if e.Turn != "" {
+		w.turned = true
 		id := CooldownID{ScopeKey, k.Name, e.Turn}
-		if !w.know([]CooldownID{id}) {
+		if !w.know(restsBy(k, e.Turn)) {
 			return false
 		}
-		at, _ := w.turn(k, e.Turn)
-		if !w.remember(id, func(c Cooldown) Cooldown { return c.turned(k.after(at.turn, now), now) }) {
+		at, _ := w.turn(p, k, e.Turn)
+		if !w.remember(id, func(c Cooldown) Cooldown { return c.turned(k.after(at.own, now), now) }) {
+			return false
+		}
+		if of := restsOn(p, k, e.Turn); of != id && !w.remember(of, func(c Cooldown) Cooldown { return c.turned(now, now) }) {
 			return false
 		}
 	}

@@ -251,11 +251,12 @@ type FreeWant struct {
 
 // LineWant asks for the first places of a line: at most Limit in the order of
 // turns, as many keys beyond the mark, and as many, but not less than eight, whose
-// rest is over. A line whose Used is before Since is none.
+// rest is over. A line whose Used is before Since is none. Nothing need be found
+// when at most Over keys of the pool are free by their rows.
 type LineWant struct {
 	LineID
-	Limit int
-	Since time.Time
+	Limit, Over int
+	Since       time.Time
 }
 
 // PoolTarget is a pool and a target.
@@ -369,6 +370,10 @@ type Changes struct {
 	Events  []Event
 	// Freed are pools in which a waiter may find a key now.
 	Freed []string
+	// ForgetRests is set now and then by transactions that use keys in turn, for
+	// they leave many rests behind: cooldowns with Forget before Now go, and places
+	// of lines that are gone, at most so many of each.
+	ForgetRests int
 	// Forget is set by a sweep: when all else was written, what says nothing any
 	// more goes, at most so many rows a table: tickets that wait with PlaceUntil,
 	// or were granted with Kept, before Now; cooldowns with Forget before Now;

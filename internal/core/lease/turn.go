@@ -9,7 +9,9 @@ import (
 
 // The order of keys for a target, in managed pools: each has its turn, which is
 // the time of its last use for the target, or when it came into line. The
-// earliest turn comes first, and of equal ones who was in line first.
+// earliest turn comes first, and of equal ones who was in line first. In a pool
+// whose rests are of exit addresses a key comes no earlier than the last use of its
+// address, and of those that share one the one that was used least recently.
 //
 // After a use the turn is the time of the use, and later for a key of less than
 // full weight: so much later that a key of half the weight comes round half as
@@ -25,14 +27,15 @@ const (
 	maxDoubt = 6
 )
 
-// order is a place among keys that are used in turn.
+// order is a place among keys that are used in turn: the turn, which may be that of
+// its address, its own, and the seat.
 type order struct {
-	turn time.Time
-	seat int64
+	turn, own time.Time
+	seat      int64
 }
 
 func (o order) compare(p order) int {
-	return cmp.Or(o.turn.Compare(p.turn), cmp.Compare(o.seat, p.seat))
+	return cmp.Or(o.turn.Compare(p.turn), o.own.Compare(p.own), cmp.Compare(o.seat, p.seat))
 }
 
 // share is how often the key is to be used beside one at its best: from 0 to 1.
@@ -49,14 +52,27 @@ func (k *Key) after(t, now time.Time) time.Time {
 	return later(t, now.Add(time.Duration(stretch).Truncate(time.Microsecond)))
 }
 
-// turn is the key's for a target; used tells whether it was used for it. The
-// cooldown must be known.
-func (w *work) turn(k *Key, target string) (at order, used bool) {
-	c := w.cooldowns[CooldownID{ScopeKey, k.Name, target}]
-	if c == nil || c.Turn.IsZero() || c.Forget.Before(w.begin.Now) {
-		return order{k.Joined, k.Seat}, false
+// turn is the key's for a target; used tells whether it was used for it. Where rests
+// are of exit addresses so are turns: the later one of its own and its address's.
+// The cooldowns must be known.
+func (w *work) turn(p Pool, k *Key, target string) (at order, used bool) {
+	at = order{k.Joined, k.Joined, k.Seat}
+	remembered := func(id CooldownID) (turn time.Time, ok bool) {
+		c := w.cooldowns[id]
+		if c == nil || c.Turn.IsZero() || c.Forget.Before(w.begin.Now) {
+			return turn, false
+		}
+		return c.Turn, true
 	}
-	return order{c.Turn, k.Seat}, true
+	if own, ok := remembered(CooldownID{ScopeKey, k.Name, target}); ok {
+		at.turn, at.own, used = own, own, true
+	}
+	if p.Scope == ScopeExitIP && k.ExitIP != "" {
+		if turn, ok := remembered(CooldownID{ScopeExitIP, k.ExitIP, target}); ok {
+			at.turn = later(at.turn, turn)
+		}
+	}
+	return at, used
 }
 
 // restUntil is when neither a rest nor the uses in flight keep the key from the
@@ -145,15 +161,15 @@ func (w *work) firstOf(p Pool, op Take, s *search, c *cursor, rows []*keyRow, fr
 	}
 	since := never
 	for _, r := range rows {
-		if at, used := w.turn(&r.now, op.Target); used && at.turn.Before(since) {
-			since = at.turn
+		if at, used := w.turn(p, &r.now, op.Target); used && at.own.Before(since) {
+			since = at.own
 		}
 	}
 	var first order
 	for _, r := range rows {
-		at, used := w.turn(&r.now, op.Target)
+		at, used := w.turn(p, &r.now, op.Target)
 		switch {
-		case fresh && (used || !at.turn.After(since)), best != nil && at.compare(first) >= 0, !w.suits(p, op, r, nil):
+		case fresh && (used || !at.own.After(since)), best != nil && at.compare(first) >= 0, !w.suits(p, op, r, nil):
 		case s.aside[r.now.Name]:
 			c.waits = true
 		default:

@@ -13,6 +13,8 @@ type work struct {
 	ctx    context.Context //nolint:containedctx // lives as long as one Apply
 	tx     Tx
 	begin  Begin
+	first  int64 // the counter's value when it began
+	turned bool  // some key had its turn
 	broken error // the transaction's own failure
 
 	pools     map[string]*Pool // nil for one that does not exist
@@ -98,7 +100,7 @@ func (t *ticketRow) moved() bool { return !t.stored || t.Seq != t.was.Seq }
 // newWork is a transaction that knows nothing yet.
 func newWork(ctx context.Context, tx Tx, begin Begin) *work {
 	return &work{
-		ctx: ctx, tx: tx, begin: begin,
+		ctx: ctx, tx: tx, begin: begin, first: begin.Counter,
 		pools: map[string]*Pool{}, newPools: map[string]bool{}, keys: map[string]*keyRow{}, tickets: map[string]*ticketRow{},
 		queues: map[string]*queue{}, aheads: map[AheadWant]int{}, streams: map[CandidateWant]*stream{}, none: map[asked]nothing{},
 		nexts: map[NextWant]*NextFound{}, counts: map[string]*MembersFound{}, cooldowns: map[CooldownID]*Cooldown{},
@@ -252,6 +254,10 @@ func (w *work) load(want Want) error {
 	return nil
 }
 
+// forgetEvery is after how many numbers rests are forgotten that nobody asks for any
+// more: about as many keys were used since.
+const forgetEvery = 128
+
 func has[V any](m map[string]V, name string) bool { _, ok := m[name]; return ok }
 
 // add takes rows over as they are at the transaction's time: rules, order and
@@ -357,6 +363,9 @@ func (w *work) members(pool string) (names []string, autoDisabled int, ok bool) 
 func (w *work) save() error {
 	c := Changes{Begin: w.begin, DropPools: w.dropPools, LiftCooldowns: w.lifted, Events: w.events, Forget: w.forget}
 	w.saveLines(&c)
+	if n := w.begin.Counter; w.turned && n/forgetEvery != w.first/forgetEvery {
+		c.ForgetRests = 2*forgetEvery + 2*int(n-w.first)
+	}
 	for _, name := range slices.Sorted(maps.Keys(w.newPools)) {
 		c.Pools = append(c.Pools, *w.pools[name])
 	}

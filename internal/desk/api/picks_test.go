@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -443,5 +444,41 @@ func TestTargetsAreNormalized(t *testing.T) {
 	}
 	if want := []string{"news.example.net", "shop.example.com", spellings[2]}; err != nil || !cmp.Equal(targets, want) {
 		t.Errorf("it rests for %v, want %v; %v", targets, want, err)
+	}
+}
+
+// The list of rests names the address that rests.
+func TestCooldownsNameTheAddress(t *testing.T) {
+	d := serveCrawl(t, leasetest.Options{Now: began})
+	d.do(t, lease.PutPool{Epoch: d.epoch, Pool: lease.Pool{Name: "crawl.eu", Cooldown: time.Minute, Scope: lease.ScopeExitIP}})
+	c := d.client(t, runnerToken)
+	p, err := c.Next(t.Context(), client.NextRequest{Pool: "crawl.eu", Target: "shop.example.com"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := c.Cooldowns(t.Context(), p.Namespace, p.Name, client.Page{})
+	want := client.CooldownList{Items: []client.Cooldown{{
+		Target: "shop.example.com", Cause: "resting", SecondsLeft: 60, Scope: "exitIP", ExitIP: p.ExitIP,
+	}}}
+	if diff := cmp.Diff(want, list); err != nil || diff != "" || p.ExitIP == "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
+// The API itself forbids to keep what holds credentials, whatever serves it.
+func TestPicksAreNotKept(t *testing.T) {
+	s := serveCrawl(t, leasetest.Options{}).service
+	h, err := api.New(api.Options{Auth: newAccounts(), Desk: s, Access: fixedAccess{}, Selection: naming{}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, body := range map[string]string{
+		"/api/v1/proxies/next": `{"pool":"crawl.eu"}`, "/api/v1/proxies/crawl/home-1/reports": `{"outcome":"ok","replace":{}}`,
+	} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, post(t.Context(), path, body))
+		if w.Code != http.StatusOK || w.Header().Get("Cache-Control") != "no-store" || !strings.Contains(w.Body.String(), "w@rd") {
+			t.Errorf("%s: %d %v %s", path, w.Code, w.Header(), w.Body)
+		}
 	}
 }

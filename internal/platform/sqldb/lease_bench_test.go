@@ -3,7 +3,9 @@ package sqldb_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -102,4 +104,61 @@ func pairs(b *testing.B, s lease.Store, like lease.Take, batch int) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(2*batch*b.N), "µs/op")
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(2*b.N), "µs/tx")
+}
+
+// BenchmarkPick picks keys for many targets, each fiftieth pick being reported as
+// banned, and tells what one pick costs with its share of the transaction.
+func BenchmarkPick(b *testing.B) {
+	const targets = 1000
+	for _, kind := range []string{"sqlite", "postgres"} {
+		for _, keys := range []int{20, 100, 10_000} {
+			b.Run(fmt.Sprintf("%s/keys=%d", kind, keys), func(b *testing.B) {
+				o := sqldb.Options{Path: filepath.Join(b.TempDir(), "desk.db")}
+				if kind == "postgres" {
+					o = sqldb.Options{URL: server.Database(b)}
+				}
+				db, err := sqldb.Open(b.Context(), o)
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.Cleanup(func() { _ = db.Close() })
+				s := db.Leases()
+				fill(b, s, keys)
+				for _, batch := range []int{1, 32} {
+					b.Run(fmt.Sprintf("batch=%d", batch), func(b *testing.B) { picks(b, s, batch, targets) })
+				}
+			})
+		}
+	}
+}
+
+func picks(b *testing.B, s lease.Store, batch, targets int) {
+	r := rand.New(rand.NewPCG(1, 2))
+	var took []time.Duration
+	none, n := 0, 0
+	for b.Loop() {
+		var ops []lease.Op
+		for range batch {
+			ops = append(ops, lease.Take{Pool: "ns.pool", Target: fmt.Sprintf("shop%d.example.com", r.IntN(targets)), Account: "ann", Quick: true})
+		}
+		start := time.Now()
+		res := mustDo(b, s, ops...)
+		took = append(took, time.Since(start))
+		ops = nil
+		for _, one := range res {
+			if n++; one.Use == nil {
+				none++
+			} else if n%50 == 0 {
+				ops = append(ops, lease.Report{Key: one.Key.Name, Pool: "ns.pool", Target: fmt.Sprintf("shop%d.example.com", r.IntN(targets)), Outcome: lease.Banned, Use: one.Use.ID})
+			}
+		}
+		if len(ops) > 0 {
+			mustDo(b, s, ops...)
+		}
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(n), "µs/pick")
+	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "µs/p50")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "µs/p99")
+	b.ReportMetric(float64(none)/float64(n), "none/pick")
 }

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"sync"
 	"time"
+
+	"fleetdesk/internal/core/lease"
 )
 
 // WithClock makes leases live by another clock: what it makes of the database's.
@@ -12,6 +14,9 @@ func WithClock(o Options, clock func(time.Time) time.Time) Options {
 	o.clock = clock
 	return o
 }
+
+// Wrap puts something between the rules and each transaction from now on.
+func (d *DB) Wrap(wrap func(lease.Tx) lease.Tx) { d.desk.wrap = wrap }
 
 // Count asks a question, in PostgreSQL's words, that has one number as its answer.
 func (d *DB) Count(ctx context.Context, question string, n *int) error {

@@ -163,6 +163,26 @@ func (t *leaseTx) Load(ctx context.Context, w lease.Want) (f lease.Found, err er
 			add(loadRested, into(&found.Keys, t.key), c.Pool, now, int64(c.Limit)+1, c.Target)
 		}
 	}
+	f.Free = make([]int, len(w.Free))
+	for i, free := range w.Free {
+		if storable(free.Pool) {
+			add(loadFree, func(r scanner) error { return r.Scan(&f.Free[i]) }, free.Pool, now, int64(free.Limit))
+		}
+	}
+	f.Lines = make([]lease.LineFound, len(w.Lines))
+	steps = append(steps, t.loadLines(w.Lines, f.Lines)...)
+	f.LinesOf = make([][]lease.Line, len(w.LinesOf))
+	for i, of := range w.LinesOf {
+		if storable(of.Pool) && storable(of.Target) {
+			add(loadLinesOf, into(&f.LinesOf[i], scanLine), of.Pool, of.Target)
+		}
+	}
+	f.Seats = make([][]lease.Key, len(w.Seats))
+	for i, s := range w.Seats {
+		if storable(s.Pool) {
+			add(loadSeats, into(&f.Seats[i], t.key), s.Pool, s.After, int64(s.Limit))
+		}
+	}
 	f.Next = make([]lease.NextFound, len(w.Next))
 	for i, n := range w.Next {
 		if !storable(n.Pool) || !storable(n.Target) {
@@ -210,6 +230,14 @@ func (t *leaseTx) Load(ctx context.Context, w lease.Want) (f lease.Found, err er
 	}
 	keys = append(keys, f.Keys, f.Due)
 	keys = append(keys, f.Listed...)
+	for i := range f.Lines {
+		inOrder(w.Lines[i], &f.Lines[i])
+		keys = append(keys, f.Lines[i].Keys)
+	}
+	for i := range f.Seats {
+		slices.SortFunc(f.Seats[i], func(a, b lease.Key) int { return cmp.Compare(a.Seat, b.Seat) })
+		keys = append(keys, f.Seats[i])
+	}
 	for i, c := range w.Candidates {
 		f.Candidates[i].Keys, f.Candidates[i].More = cut(f.Candidates[i].Keys, c.Limit)
 		keys = append(keys, f.Candidates[i].Keys)

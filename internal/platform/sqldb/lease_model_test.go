@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,13 +19,21 @@ import (
 // The same ops at the same times do the same in a database as in memory, whatever
 // they are, and leave the same.
 func TestLeasesAsInMemory(t *testing.T) {
-	for kind, place := range kinds {
+	for _, kind := range []string{"sqlite", "postgres", "sqlite in lines", "postgres in lines"} {
 		t.Run(kind, func(t *testing.T) {
+			engine, _, lines := strings.Cut(kind, " ")
+			place := kinds[engine]
 			const seed, steps = 20261101, 600
 			now := time.Date(2026, 11, 1, 10, 20, 30, 0, time.UTC)
 			o := sqldb.WithClock(place(t), func(time.Time) time.Time { return now })
 			db, other := openWith(t, o), openWith(t, o)
-			memory := leasetest.NewMemory(leasetest.Options{Now: func() time.Time { return now }})
+			options := leasetest.Options{Now: func() time.Time { return now }}
+			if lines {
+				options.Tx = leasetest.InLines
+				db.Wrap(leasetest.InLines)
+				other.Wrap(leasetest.InLines)
+			}
+			memory := leasetest.NewMemory(options)
 			g := &generator{Rand: rand.New(rand.NewPCG(seed, 1))}
 			for step := range steps {
 				now = now.Add(g.pause())
@@ -53,8 +62,8 @@ func TestLeasesAsInMemory(t *testing.T) {
 				}
 			}
 			consistent(t, db)
-			if g.granted < steps/4 || g.busy < steps/20 || g.replayed == 0 {
-				t.Errorf("%d grants, %d of none, %d replays: the ops show too little", g.granted, g.busy, g.replayed)
+			if g.granted < steps/4 || g.busy < steps/20 || g.replayed == 0 || g.picked < steps/8 {
+				t.Errorf("%d grants, %d of none, %d replays, %d picks: the ops show too little", g.granted, g.busy, g.replayed, g.picked)
 			}
 		})
 	}
@@ -105,6 +114,10 @@ func everything(t *testing.T, s lease.Store) map[string]any {
 			keep("key "+k.Name, one, err)
 		}
 	}
+	for n := range 2 {
+		bans, err := s.Bans(ctx, n, 100)
+		keep(fmt.Sprint("bans of ", n), bans, err)
+	}
 	for after := int64(0); ; {
 		events, gap, err := s.Events(ctx, after, 1000)
 		keep(fmt.Sprintf("events after %d, a gap %v", after, gap), events, err)
@@ -118,10 +131,11 @@ func everything(t *testing.T, s lease.Store) map[string]any {
 // generator makes ops that often fit what there is.
 type generator struct {
 	*rand.Rand
-	held                    []lease.Result
-	epoch                   int64
-	serial                  int
-	granted, busy, replayed int
+	held                            []lease.Result
+	uses                            []lease.ID
+	epoch                           int64
+	serial                          int
+	granted, busy, replayed, picked int
 }
 
 func one[T any](g *generator, of ...T) T { return of[g.IntN(len(of))] }
@@ -137,9 +151,11 @@ func (g *generator) ops() (ops []lease.Op) {
 	return ops
 }
 
-func (g *generator) pool() string   { return one(g, "p", "q", "m.one", "m.two") }
-func (g *generator) target() string { return one(g, "", "shop.example.com", "news.example.com") }
-func (g *generator) key() string    { return one(g, "a", "b", "c", "d", "m.x", "m.y", "m.z") }
+func (g *generator) pool() string { return one(g, "p", "q", "m.one", "m.two") }
+func (g *generator) target() string {
+	return one(g, "", "shop.example.com", "news.example.com", "www.shop.example.com")
+}
+func (g *generator) key() string { return one(g, "a", "b", "c", "d", "m.x", "m.y", "m.z") }
 func (g *generator) account() string {
 	return one(g, "ann", "ann", "ann", "bob")
 }
@@ -153,7 +169,16 @@ func (g *generator) proof() lease.Proof {
 }
 
 func (g *generator) op() lease.Op {
-	switch n := g.IntN(100); {
+	switch n := g.IntN(130) - 30; {
+	case n < -6:
+		return g.pick()
+	case n < 0:
+		r := lease.Report{Key: g.key(), Pool: one(g, "m.one", "m.two"), Target: g.target(), Outcome: one(g, lease.OK, lease.Banned, lease.Failed), Account: g.account()}
+		if len(g.uses) > 0 {
+			r.Use = one(g, g.uses...)
+			r.Key = r.Use.Key
+		}
+		return r
 	case n < 34:
 		return g.take()
 	case n < 54:
@@ -168,11 +193,12 @@ func (g *generator) op() lease.Op {
 	case n < 70:
 		return lease.PutPool{Epoch: g.epoch, Pool: lease.Pool{
 			Name: one(g, "m.one", "m.two"), Scope: one(g, lease.ScopeKey, lease.ScopeExitIP), Cooldown: one(g, 0, 0, 30*time.Second),
+			InFlight: one(g, 0, 0, 1, 2), NewShare: one(g, 0, 50), Sites: g.IntN(3) == 0,
 		}}
 	case n < 75:
 		return lease.PutKey{
 			Epoch: g.epoch, Key: one(g, "m.x", "m.y", "m.z"), UID: one(g, "1", "1", "1", "2"), ExitIP: one(g, "", "192.0.2.1", "192.0.2.2"),
-			Pools: one(g, []string{"m.one"}, []string{"m.two", "m.one"}, []string{"m.two"}, nil), Unfit: one(g, "", "", "", "it is unwell"),
+			Pools: one(g, []string{"m.one"}, []string{"m.two", "m.one"}, []string{"m.two"}, nil), Unfit: one(g, "", "", "", "it is unwell"), Weight: one(g, 0, 0, 50),
 			Attributes: one(g, nil, map[string]string{"city": "Łódź"}, map[string]string{"city": "Brno", "kind": "vm"}),
 		}
 	case n < 77:
@@ -226,6 +252,17 @@ func (g *generator) take() lease.Op {
 	if g.IntN(6) == 0 {
 		t.Where = map[string]string{"city": "Brno"}
 	}
+	if g.IntN(8) == 0 {
+		t.Match = []lease.Match{{Attribute: "city", Op: lease.NotIn, Values: []string{"Łódź", "Oslo"}}}
+	}
+	return t
+}
+
+func (g *generator) pick() lease.Op {
+	t := lease.Take{Pool: one(g, "m.one", "m.one", "m.two", "p"), Target: g.target(), Account: "ann", Holder: "crawler", Quick: true, IfDone: g.IntN(4) == 0}
+	if g.IntN(4) == 0 {
+		t.Match = []lease.Match{{Attribute: "city", Op: lease.Exists}}
+	}
 	return t
 }
 
@@ -249,6 +286,9 @@ func (g *generator) learn(ops []lease.Op, results []lease.Result) {
 			continue
 		}
 		switch {
+		case r.Use != nil:
+			g.picked++
+			g.uses = append(g.uses, r.Use.ID)
 		case r.Replayed:
 			g.replayed++
 		case r.Busy != nil:
@@ -259,4 +299,5 @@ func (g *generator) learn(ops []lease.Op, results []lease.Result) {
 		}
 	}
 	g.held = g.held[max(0, len(g.held)-8):]
+	g.uses = g.uses[max(0, len(g.uses)-8):]
 }

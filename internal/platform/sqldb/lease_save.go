@@ -105,6 +105,7 @@ func (t *leaseTx) Save(_ context.Context, c lease.Changes) error {
 	set(liftOne, one)
 	set(liftAll, all)
 	set(saveCooldowns, rowsOf(c.Cooldowns, cooldownValues))
+	saveLinesOf(&c, set, func(s *statement, args ...any) { t.writes = append(t.writes, step{statement: s, args: args}) })
 	set(saveChanges, rowsOf(latest(c.Changes), changeValues))
 
 	d := t.begin
@@ -225,14 +226,25 @@ func (t *leaseTx) move(rows rowsBy, name string, k *lease.Key, listed bool) {
 
 // forget drops what says nothing any more.
 func (t *leaseTx) forget(c lease.Changes, d desk) {
-	if c.Forget <= 0 {
-		return
-	}
 	now, most := d.Now, int64(c.Forget)
 	before := func(ago time.Duration) int64 { return micros(now.Add(-ago)) }
+	if c.Forget <= 0 {
+		if c.ForgetRests > 0 {
+			t.writes = append(t.writes, []step{
+				{statement: forgetCooldowns, args: []any{before(0), int64(c.ForgetRests)}},
+				{statement: forgetPlaces, args: []any{int64(c.ForgetRests)}},
+				{statement: forgetOldLines},
+			}...)
+		}
+		return
+	}
 	t.writes = append(t.writes, []step{
 		{statement: forgetTickets, args: []any{before(0), most}},
 		{statement: forgetCooldowns, args: []any{before(0), most}},
+		{statement: forgetLines, args: []any{before(lease.LineFor), most}},
+		{statement: dropLines, args: []any{before(lease.LineFor), most}},
+		{statement: forgetPlaces, args: []any{most}},
+		{statement: forgetOldLines},
 		{statement: forgetChanges, args: []any{before(24 * time.Hour), most}},
 		{statement: markForgotten, args: []any{before(lease.EventsFor), d.events - lease.MaxEvents, most}},
 		{statement: forgetEvents},

@@ -144,6 +144,14 @@ func (q *sqliteAsker) run(ctx context.Context, s step) error {
 	}
 	defer func() { _ = stmt.Close() }()
 	switch {
+	case s.row != nil && s.oneByOne:
+		for _, row := range s.rows {
+			s.args = row
+			if err := query(ctx, stmt, s); err != nil {
+				return err
+			}
+		}
+		return nil
 	case s.row != nil && s.rows != nil:
 		b, err := json.Marshal(s.rows) // as one list
 		if err != nil {

@@ -15,6 +15,8 @@ type statement struct {
 	set              []column
 	// exact: see [exactly].
 	exact bool
+	// oneByOne statements are asked of SQLite row by row.
+	oneByOne bool
 }
 
 // column is a column with the kind of its values: a Go type of the rows that are

@@ -71,18 +71,30 @@ func harness(all []*sqldb.DB, c *clock) leasetest.Harness {
 // The contract of lease stores, over one handle, and over several that take
 // turns: what one wrote the other reads next.
 func TestLeaseSuite(t *testing.T) {
-	for _, n := range []int{1, 4} {
-		t.Run(fmt.Sprintf("sqlite/%d", n), func(t *testing.T) {
+	inLines := func(all []*sqldb.DB, yes bool) []*sqldb.DB {
+		for _, db := range all {
+			if yes {
+				db.Wrap(leasetest.InLines)
+			}
+		}
+		return all
+	}
+	for _, tc := range []struct {
+		handles int
+		lines   bool // every pool counts as one of many keys
+	}{{1, false}, {4, false}, {2, true}} {
+		n := tc.handles
+		t.Run(fmt.Sprintf("sqlite/%d/lines=%v", n, tc.lines), func(t *testing.T) {
 			leasetest.RunStore(t, func(t *testing.T) leasetest.Harness {
 				c := &clock{}
-				return harness(handles(t, c.of(kinds["sqlite"](t)), n), c)
+				return harness(inLines(handles(t, c.of(kinds["sqlite"](t)), n), tc.lines), c)
 			})
 		})
 		// Making a database takes longer than a clause, so all clauses have the
 		// same one, emptied.
-		t.Run(fmt.Sprintf("postgres/%d", n), func(t *testing.T) {
+		t.Run(fmt.Sprintf("postgres/%d/lines=%v", n, tc.lines), func(t *testing.T) {
 			c := &clock{}
-			all := handles(t, c.of(kinds["postgres"](t)), n)
+			all := inLines(handles(t, c.of(kinds["postgres"](t)), n), tc.lines)
 			leasetest.RunStore(t, func(t *testing.T) leasetest.Harness {
 				empty(t, all[0])
 				c.advance(24 * time.Hour) // whatever the clause before did to it

@@ -40,6 +40,8 @@ type kept struct {
 type leaseStore struct {
 	engine
 	watchers watchers
+	// wrap, when not nil, comes between the rules and a transaction.
+	wrap func(lease.Tx) lease.Tx
 }
 
 // Leases returns the store of pools, keys and leases; it lives as long as the
@@ -50,7 +52,11 @@ func (d *DB) Leases() lease.Store { return d.desk }
 func (s *leaseStore) Do(ctx context.Context, ops []lease.Op) (results []lease.Result, err error) {
 	err = s.alone(ctx, func(ctx context.Context, d desk, q asker) (kept, error) {
 		tx := &leaseTx{asker: q, begin: d, spots: map[string]spot{}}
-		if results, err = lease.Apply(ctx, tx, d.Begin, ops); err != nil {
+		rules := lease.Tx(tx)
+		if s.wrap != nil {
+			rules = s.wrap(tx)
+		}
+		if results, err = lease.Apply(ctx, rules, d.Begin, ops); err != nil {
 			return kept{}, err
 		}
 		return kept{tx.writes, tx.news, tx.begin}, nil

@@ -19,13 +19,13 @@ type list struct {
 
 // entry is a name with what it is ordered by.
 type entry struct {
-	at, then time.Time
-	seq      int64
-	name     string
+	at, then, own time.Time
+	seq           int64
+	name          string
 }
 
 func (a entry) compare(b entry) int {
-	return cmp.Or(a.at.Compare(b.at), a.then.Compare(b.then), cmp.Compare(a.seq, b.seq), cmp.Compare(a.name, b.name))
+	return cmp.Or(a.at.Compare(b.at), a.then.Compare(b.then), a.own.Compare(b.own), cmp.Compare(a.seq, b.seq), cmp.Compare(a.name, b.name))
 }
 
 // sorted keeps entries in order, in blocks, so that a change moves a few

@@ -16,6 +16,10 @@ func InLines(t lease.Tx) lease.Tx { return inLines{t} }
 type inLines struct{ lease.Tx }
 
 func (t inLines) Load(ctx context.Context, w lease.Want) (lease.Found, error) {
+	w.Lines = slices.Clone(w.Lines)
+	for i := range w.Lines {
+		w.Lines[i].Over = -1
+	}
 	f, err := t.Tx.Load(ctx, w)
 	for i := range f.Free {
 		f.Free[i] = w.Free[i].Limit
@@ -86,7 +90,7 @@ func (t *tx) line(w lease.LineWant) (f lease.LineFound) {
 			if more = len(some) == most; more {
 				return false
 			}
-			some = append(some, lease.Place{Line: f.Line.No, Parked: e.at, Turn: e.then, Seat: e.seq, Key: e.name})
+			some = append(some, lease.Place{Line: f.Line.No, Parked: e.at, Turn: e.then, Own: e.own, Seat: e.seq, Key: e.name})
 			return true
 		})
 		return some, more
@@ -142,7 +146,7 @@ func (m *Memory) saveLines(c *lease.Changes) {
 		}
 	}
 	at := func(p lease.Place) entry {
-		return entry{at: kept(p.Parked), then: kept(p.Turn), seq: p.Seat, name: p.Key}
+		return entry{at: kept(p.Parked), then: kept(p.Turn), own: kept(p.Own), seq: p.Seat, name: p.Key}
 	}
 	for _, p := range c.DropPlaces {
 		if s := m.places[p.Line]; s != nil {

@@ -280,6 +280,7 @@ func (t *tx) Save(ctx context.Context, c lease.Changes) error {
 		m.changes[ch.ID] = ch
 	}
 	m.events = append(m.events, c.Events...)
+	some(m.rests, c.ForgetRests, func(c lease.Cooldown) bool { return c.Forget.Before(t.now) })
 	if c.Forget > 0 {
 		m.forget(c.Forget, t.now)
 	}

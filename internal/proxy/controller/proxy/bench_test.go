@@ -2,6 +2,8 @@ package proxy_test
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"net/netip"
 	"runtime"
 	"testing"
 	"time"
@@ -10,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fleetdesk/api/v1alpha1"
+	"fleetdesk/internal/proxy/probe"
 	"fleetdesk/internal/proxy/provider/fake"
 )
 
@@ -34,7 +37,15 @@ func measure(b *testing.B, n, h int) {
 	for i := range h {
 		hosts = append(hosts, fmt.Sprint("h", i+1))
 	}
-	r := newRig(b, fake.Options{Hosts: hosts, StagesPerCall: 5}).start()
+	r := newRig(b, fake.Options{Hosts: hosts, StagesPerCall: 5})
+	r.found = func(target probe.Target) probe.Result {
+		// Times spread about the border of two steps, as those of real proxies do.
+		return probe.Result{
+			OK: true, Reason: probe.ReasonOK, ExitIP: netip.MustParseAddr(target.Address), Leaks: probe.NoLeaks,
+			Latency: 230*time.Millisecond + rand.N(40*time.Millisecond),
+		}
+	}
+	r.start()
 	empty := heap()
 	began := time.Now()
 	var creators errgroup.Group
@@ -80,6 +91,7 @@ func measure(b *testing.B, n, h int) {
 	// What the provider is asked once all is well, over ten listings: a listing
 	// asks each host once, so the calls are one, however many hosts there are.
 	const listings = 10
+	versions := r.versions()
 	before, lists := r.fake.Calls(), int64(0)
 	for lists < listings {
 		time.Sleep(100 * time.Millisecond)
@@ -90,10 +102,31 @@ func measure(b *testing.B, n, h int) {
 		calls += now - before[method]
 	}
 	fmt.Printf("BENCH operator.steady.calls_per_interval.n%d.h%d %.2f calls\n", n, h, float64(calls)/float64(lists))
+	writes := 0
+	for name, version := range r.versions() {
+		if versions[name] != version {
+			writes++
+		}
+	}
+	fmt.Printf("BENCH operator.steady.proxies_written.n%d.h%d %d proxies\n", n, h, writes)
 	if n == 1000 && h > 1 {
 		fmt.Printf("BENCH operator.memory_per_proxy.kib %.1f KiB\n", float64(heap()-empty)/float64(n)/1024)
 	}
 	r.stop()
+}
+
+// versions are those of the rig's Proxies.
+func (r *rig) versions() map[string]string {
+	r.t.Helper()
+	var list v1alpha1.ProxyList
+	if err := r.client.List(r.t.Context(), &list, client.InNamespace(r.ns)); err != nil {
+		r.t.Fatal(err)
+	}
+	all := map[string]string{}
+	for i := range list.Items {
+		all[list.Items[i].Name] = list.Items[i].ResourceVersion
+	}
+	return all
 }
 
 // heap is the live heap in bytes.

@@ -99,6 +99,7 @@ type Reconciler struct {
 	drained *drained
 	// absences are Proxies under deletion whose hosts left the configuration.
 	absences *absences
+	groups   *groups
 	queue    atomic.Pointer[queue]
 }
 
@@ -112,7 +113,7 @@ func New(o Options) *Reconciler {
 	}
 	return &Reconciler{
 		o: o, pauses: newPauses(), repairs: newRepairs(), slots: newSlots(o.Workers),
-		drained: &drained{of: map[types.NamespacedName]types.UID{}}, absences: newAbsences(),
+		drained: &drained{of: map[types.NamespacedName]types.UID{}}, absences: newAbsences(), groups: newGroups(),
 	}
 }
 

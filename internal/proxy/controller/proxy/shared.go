@@ -3,8 +3,10 @@ package proxy
 import (
 	"context"
 	"strings"
+	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -32,28 +34,53 @@ func exitIPOf(px *v1alpha1.Proxy) []string {
 	return []string{px.Status.ExitIP}
 }
 
+// groups are how many Proxies leave by an address, by namespace and address, as
+// of the last look at the group. All of a group show the same number until the
+// next look: counted anew in each reconcile, it would have each write of a Proxy
+// follow from its own last one while others still come.
+type groups struct {
+	mu sync.Mutex
+	of map[types.NamespacedName]int
+}
+
+func newGroups() *groups { return &groups{of: map[types.NamespacedName]int{}} }
+
+func (g *groups) size(group types.NamespacedName) (n int, known bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n, known = g.of[group]
+	return n, known
+}
+
+func (g *groups) set(group types.NamespacedName, n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.of[group] = n; n == 0 {
+		delete(g.of, group)
+	}
+}
+
 // countShared says in the status how many others leave by the same address, as
-// far as the cache knows.
+// far as the cache knew at the last look. A Proxy that has just joined or left a
+// group is not counted before the next one.
 func (r *Reconciler) countShared(ctx context.Context, px *v1alpha1.Proxy) {
 	ip := px.Status.ExitIP
 	if ip == "" {
 		px.Status.ExitIPShared = 0
 		return
 	}
-	var list v1alpha1.ProxyList
-	// Read-only use: the cache's own objects may be looked at, not changed.
-	err := r.o.Client.List(ctx, &list, client.InNamespace(px.Namespace), client.MatchingFields{indexExitIP: ip}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		r.o.Log.Error("Proxies could not be listed from the cache", "error", err)
-		return // what stands stays
+	n, known := r.groups.size(nameOf(px.Namespace, ip))
+	if !known {
+		n = len(r.group(ctx, px.Namespace, ip))
 	}
-	others := int32(0)
-	for i := range list.Items {
-		if list.Items[i].Name != px.Name {
-			others++
-		}
-	}
-	px.Status.ExitIPShared = others
+	px.Status.ExitIPShared = int32(max(n-1, 0))
+}
+
+// group looks who leaves by an address, and remembers how many.
+func (r *Reconciler) group(ctx context.Context, namespace, exitIP string) []reconcile.Request {
+	members := r.lookup(ctx, client.InNamespace(namespace), client.MatchingFields{indexExitIP: exitIP}, client.UnsafeDisableDeepCopy)
+	r.groups.set(nameOf(namespace, exitIP), len(members))
+	return members
 }
 
 // groupPrefix begins the name of a request that is for all Proxies of an exit
@@ -95,7 +122,7 @@ func (r *Reconciler) wakeGroup(ctx context.Context, namespace, exitIP string) {
 	if q == nil {
 		return // as for Wake
 	}
-	for i, req := range r.lookup(ctx, client.InNamespace(namespace), client.MatchingFields{indexExitIP: exitIP}) {
+	for i, req := range r.group(ctx, namespace, exitIP) {
 		(*q).AddAfter(req, time.Duration(i)*groupPace)
 	}
 }

@@ -26,3 +26,34 @@ ALTER TABLE fleetdesk.tickets ADD COLUMN matching text NOT NULL DEFAULT ''; -- J
 ALTER TABLE fleetdesk.cooldowns ADD COLUMN turn bigint NOT NULL DEFAULT 0;
 ALTER TABLE fleetdesk.cooldowns ADD COLUMN uses text NOT NULL DEFAULT ''; -- fence=end of those in flight, with commas between
 CREATE INDEX cooldowns_by_ban ON fleetdesk.cooldowns (banned_until, scope, id) WHERE banned_until > 0;
+
+-- The order of a pool's keys for a target: an index, which may be dropped at any
+-- time. `asked` is a hash of the attributes that are asked for, '' for none.
+CREATE TABLE fleetdesk.lines (
+    pool   text COLLATE "C" NOT NULL,
+    target text COLLATE "C" NOT NULL,
+    asked  text COLLATE "C" NOT NULL,
+    no     bigint           NOT NULL, -- of its places; never used twice
+    began  bigint           NOT NULL,
+    used   bigint           NOT NULL,
+    first  bigint           NOT NULL, -- later seats are of keys that joined since
+    mark   bigint           NOT NULL, -- keys of later seats have no place yet
+    PRIMARY KEY (pool, target, asked)
+);
+CREATE INDEX lines_by_use ON fleetdesk.lines (used, no);
+
+-- Where a line has a key: until when it is parked (0 for not at all), and its turn.
+CREATE TABLE fleetdesk.places (
+    line   bigint           NOT NULL,
+    parked bigint           NOT NULL,
+    turn   bigint           NOT NULL,
+    own    bigint           NOT NULL, -- its turn without that of its address
+    seat   bigint           NOT NULL,
+    key    text COLLATE "C" NOT NULL,
+    PRIMARY KEY (line, parked, turn, own, seat)
+);
+
+-- Lines that are gone, as long as they have places.
+CREATE TABLE fleetdesk.old_lines (
+    no bigint NOT NULL PRIMARY KEY
+);

@@ -26,3 +26,34 @@ ALTER TABLE tickets ADD COLUMN matching TEXT NOT NULL DEFAULT ''; -- JSON, '' fo
 ALTER TABLE cooldowns ADD COLUMN turn INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE cooldowns ADD COLUMN uses TEXT NOT NULL DEFAULT ''; -- fence=end of those in flight, with commas between
 CREATE INDEX cooldowns_by_ban ON cooldowns (banned_until, scope, id) WHERE banned_until > 0;
+
+-- The order of a pool's keys for a target: an index, which may be dropped at any
+-- time. `asked` is a hash of the attributes that are asked for, '' for none.
+CREATE TABLE lines (
+    pool   TEXT    NOT NULL,
+    target TEXT    NOT NULL,
+    asked  TEXT    NOT NULL,
+    no     INTEGER NOT NULL, -- of its places; never used twice
+    began  INTEGER NOT NULL,
+    used   INTEGER NOT NULL,
+    first  INTEGER NOT NULL, -- later seats are of keys that joined since
+    mark   INTEGER NOT NULL, -- keys of later seats have no place yet
+    PRIMARY KEY (pool, target, asked)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX lines_by_use ON lines (used, no);
+
+-- Where a line has a key: until when it is parked (0 for not at all), and its turn.
+CREATE TABLE places (
+    line   INTEGER NOT NULL,
+    parked INTEGER NOT NULL,
+    turn   INTEGER NOT NULL,
+    own    INTEGER NOT NULL, -- its turn without that of its address
+    seat   INTEGER NOT NULL,
+    key    TEXT    NOT NULL,
+    PRIMARY KEY (line, parked, turn, own, seat)
+) STRICT, WITHOUT ROWID;
+
+-- Lines that are gone, as long as they have places.
+CREATE TABLE old_lines (
+    no INTEGER NOT NULL PRIMARY KEY
+) STRICT;

@@ -1,0 +1,269 @@
+package sqldb
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"fleetdesk/internal/core/lease"
+)
+
+// The tables of lines.
+var (
+	lineID      = columns(text, "pool", "target", "asked")
+	lineColumns = slices.Concat(lineID, columns(integer, "no", "began", "used", "first", "mark"))
+	placeID     = columns(integer, "line", "parked", "turn", "own", "seat")
+	placeRow    = slices.Concat(placeID, columns(text, "key"))
+)
+
+func lineValues(l *lease.Line) []any {
+	return []any{l.Pool, l.Target, l.Ask, l.No, micros(l.Began), micros(l.Used), l.First, l.Mark}
+}
+
+func scanLine(r scanner) (l lease.Line, err error) {
+	var began, used int64
+	err = r.Scan(&l.Pool, &l.Target, &l.Ask, &l.No, &began, &used, &l.First, &l.Mark)
+	l.Began, l.Used = moment(began), moment(used)
+	return l, err
+}
+
+func placeValues(p *lease.Place) []any {
+	return append(placeIDValues(p), p.Key)
+}
+
+func placeIDValues(p *lease.Place) []any {
+	return []any{p.Line, micros(p.Parked), micros(p.Turn), micros(p.Own), p.Seat}
+}
+
+// What a row about a line is.
+const (
+	rowLine = iota
+	rowDue
+	rowReady
+	rowFresh
+	rowNext
+	rowLast
+)
+
+// wanted is what a question about a line has: which one it is, the time, since
+// when it must have been used, how many rows whose rest is over, and how many of
+// each other kind, the question's number, and how many free keys its pool must have
+// at least for an answer.
+var wanted = slices.Concat(lineID, columns(integer, "now", "since", "due", "most", "n", "over"))
+
+// lineRows are the rows of a line that a walk looks at, w being the question: the
+// line itself, the places, and the keys beyond the mark.
+func lineRows(w func(name string) string, no, mark string) string {
+	places := func(kind int, where, order string) string {
+		return fmt.Sprintf(`SELECT * FROM (SELECT %d AS what, p.line, p.parked, p.turn, p.own, p.seat, p.key, CAST(0 AS bigint) AS mark FROM fleetdesk.places p
+			WHERE p.line = %s AND %s ORDER BY %s) s%d`, kind, no, where, order, kind)
+	}
+	members := func(kind int, where, order string) string {
+		return fmt.Sprintf(`SELECT * FROM (SELECT %d AS what, CAST(0 AS bigint) AS line, CAST(0 AS bigint) AS parked, CAST(0 AS bigint) AS turn, CAST(0 AS bigint) AS own, m.seat, m.key, CAST(0 AS bigint) AS mark
+			FROM fleetdesk.members m WHERE m.pool = %s AND m.seat > 0 AND NOT m.leaving%s ORDER BY m.seat %s) s%d`, kind, w("pool"), where, order, kind)
+	}
+	return strings.Join([]string{
+		fmt.Sprintf(`SELECT * FROM (SELECT %d AS what, l.no AS line, l.began AS parked, l.used AS turn, CAST(0 AS bigint) AS own, l.first AS seat, '' AS key, l.mark
+			FROM fleetdesk.lines l WHERE l.pool = %s AND l.target = %s AND l.asked = %s AND l.used >= %s) s%d`,
+			rowLine, w("pool"), w("target"), w("asked"), w("since"), rowLine),
+		places(rowDue, "p.parked > 0 AND p.parked <= "+w("now"), "p.parked, p.turn, p.own, p.seat LIMIT "+w("due")),
+		places(rowReady, "p.parked = 0", "p.turn, p.own, p.seat LIMIT "+w("most")),
+		places(rowNext, "p.parked > "+w("now"), "p.parked LIMIT 1"),
+		members(rowFresh, " AND m.seat > "+mark, "LIMIT "+w("most")),
+		members(rowLast, "", "DESC LIMIT 1"),
+	}, " UNION ALL ")
+}
+
+// nullable reads columns of a row that may be missing.
+func nullable(alias string, cols []column) string {
+	var all []string
+	for _, c := range cols {
+		none := map[kind]string{text: "''", integer: "0", boolean: "false", blob: "NULL", float: "0"}[c.kind]
+		one := alias + "." + c.name
+		if c.kind != blob {
+			one = "coalesce(" + one + ", " + none + ")"
+		}
+		all = append(all, one)
+	}
+	return strings.Join(all, ", ")
+}
+
+// loadLines answers questions about lines, with the keys of all rows and what is
+// remembered of them for the target: of the key, and of its address.
+var loadLines = func() *statement {
+	selected := "q.what, q.line, q.parked, q.turn, q.own, q.seat, q.key, q.mark, " + nullable("k", keyColumns) + ", " +
+		nullable("c", cooldownColumns) + ", " + nullable("d", cooldownColumns)
+	ofWanted := func(name string) string { return "w." + name }
+	used := "l.pool = w.pool AND l.target = w.target AND l.asked = w.asked AND l.used >= w.since"
+	one := func(table, alias, where string) string {
+		return " LEFT JOIN LATERAL (SELECT * FROM fleetdesk." + table + " " + alias + " WHERE " + where + " OFFSET 0) " + alias + " ON true"
+	}
+	postgres := "SELECT w.n, " + selected + " FROM " + unnest(wanted) + " AS w (" + strings.Join(namesOf(wanted), ", ") + ")" +
+		" CROSS JOIN LATERAL (SELECT coalesce(max(l.no), 0) AS no, coalesce(max(l.mark), 0) AS mark FROM fleetdesk.lines l WHERE " + used + " OFFSET 0) o" +
+		" CROSS JOIN LATERAL (" + lineRows(ofWanted, "o.no", "o.mark") + ") q" +
+		one("keys", "k", "k.name = q.key") +
+		one("cooldowns", "c", "c.scope = 'key' AND c.id = q.key AND c.target = w.target") +
+		one("cooldowns", "d", "d.scope = 'exitIP' AND d.id = k.exit_ip AND d.target = w.target") +
+		" WHERE (SELECT count(*) FROM (SELECT 1 FROM fleetdesk.ready r WHERE r.pool = w.pool AND r.free_at <= w.now ORDER BY r.free_at LIMIT w.over) r) = w.over"
+	// SQLite is asked line by line, and answers in any case.
+	numbered := func(name string) string {
+		return fmt.Sprint("?", 1+slices.Index(namesOf(wanted), name))
+	}
+	number := func(column string) string {
+		return fmt.Sprintf("coalesce((SELECT l.%s FROM fleetdesk.lines l WHERE l.pool = %s AND l.target = %s AND l.asked = %s AND l.used >= %s), 0)",
+			column, numbered("pool"), numbered("target"), numbered("asked"), numbered("since"))
+	}
+	lite := "SELECT " + numbered("n") + ", " + selected + " FROM (" + lineRows(numbered, number("no"), number("mark")) + ") q" +
+		" LEFT JOIN fleetdesk.keys k ON k.name = q.key" +
+		" LEFT JOIN fleetdesk.cooldowns c ON c.scope = 'key' AND c.id = q.key AND c.target = " + numbered("target") +
+		" LEFT JOIN fleetdesk.cooldowns d ON d.scope = 'exitIP' AND d.id = k.exit_ip AND d.target = " + numbered("target")
+	return &statement{postgres: postgres, sqlite: strings.ReplaceAll(lite, "fleetdesk.", ""), set: wanted, oneByOne: true}
+}()
+
+var (
+	loadFree = plain("SELECT count(*) FROM (SELECT 1 FROM fleetdesk.ready r WHERE r.pool = $1 AND r.free_at <= $2 ORDER BY r.free_at LIMIT $3) s")
+	// A pool has few lines for one target.
+	loadLinesOf = plain(selectAll("fleetdesk.lines", "l", lineColumns) + " WHERE l.pool = $1 AND l.target = $2 ORDER BY l.no")
+	loadSeats   = keysOf("SELECT m.key FROM fleetdesk.members m WHERE m.pool = $1 AND m.seat > 0 AND NOT m.leaving AND m.seat > $2 ORDER BY m.seat LIMIT $3", "")
+
+	retireLinesOf = plain("INSERT INTO fleetdesk.old_lines (no) SELECT l.no FROM fleetdesk.lines l WHERE l.pool = ANY ($1)")
+	dropLinesOf   = plain("DELETE FROM fleetdesk.lines WHERE pool = ANY ($1)")
+	retireLines   = &statement{
+		postgres: "INSERT INTO fleetdesk.old_lines (no) SELECT l.no FROM " + unnest(lineColumns[:4]) + " AS w (" + strings.Join(namesOf(lineColumns[:4]), ", ") +
+			") CROSS JOIN LATERAL (SELECT l.no FROM fleetdesk.lines l WHERE l.pool = w.pool AND l.target = w.target AND l.asked = w.asked AND l.no <> w.no OFFSET 0) l",
+		sqlite: "INSERT INTO old_lines (no) SELECT l.no FROM lines l WHERE l.pool = ?1 AND l.target = ?2 AND l.asked = ?3 AND l.no <> ?4",
+		set:    lineColumns[:4],
+	}
+	saveLines  = upsert("lines", 3, lineColumns...)
+	dropPlaces = remove("places", placeID...)
+	savePlaces = upsert("places", 5, placeRow...)
+
+	forgetLines = plain("INSERT INTO fleetdesk.old_lines (no) SELECT l.no FROM fleetdesk.lines l WHERE l.used < $1 ORDER BY l.used, l.no LIMIT $2")
+	dropLines   = &statement{
+		postgres: "DELETE FROM fleetdesk.lines WHERE ctid = ANY (ARRAY(SELECT l.ctid FROM fleetdesk.lines l WHERE l.used < $1 ORDER BY l.used, l.no LIMIT $2))",
+		sqlite: "DELETE FROM lines WHERE (pool, target, asked) IN " +
+			"(SELECT l.pool, l.target, l.asked FROM lines l WHERE l.used < ?1 ORDER BY l.used, l.no LIMIT ?2)",
+	}
+	// The places of some lines at a time go.
+	firstOldLines = "(SELECT o.no FROM fleetdesk.old_lines o WHERE o.no > 0 ORDER BY o.no LIMIT 64) n"
+	forgetPlaces  = &statement{
+		postgres: "DELETE FROM fleetdesk.places WHERE ctid = ANY (ARRAY(SELECT p.spot FROM " + firstOldLines +
+			" CROSS JOIN LATERAL (SELECT p.ctid AS spot FROM fleetdesk.places p WHERE p.line = n.no OFFSET 0) p LIMIT $1))",
+		sqlite: "DELETE FROM places WHERE (line, parked, turn, own, seat) IN (SELECT p.line, p.parked, p.turn, p.own, p.seat FROM " +
+			strings.ReplaceAll(firstOldLines, "fleetdesk.", "") + " CROSS JOIN places p ON p.line = n.no LIMIT ?1)",
+	}
+	forgetOldLines = plain("DELETE FROM fleetdesk.old_lines WHERE no IN {SELECT n.no FROM " + firstOldLines +
+		" WHERE coalesce((SELECT 1 FROM fleetdesk.places p WHERE p.line = n.no LIMIT 1), 0) = 0}")
+)
+
+// between is a row of which another reader gets the columns in the middle.
+type between struct {
+	scanner
+	before, after []any
+}
+
+func (b between) Scan(dest ...any) error {
+	return b.scanner.Scan(slices.Concat(b.before, dest, b.after)...)
+}
+
+// loadLines makes the steps that ask for lines.
+func (t *leaseTx) loadLines(all []lease.LineWant, found []lease.LineFound) (steps []step) {
+	var rows [][]any
+	for n, w := range all {
+		if storable(w.Pool) && storable(w.Target) {
+			rows = append(rows, []any{
+				w.Pool, w.Target, w.Ask, micros(t.begin.Now), micros(w.Since), int64(max(w.Limit, lease.MinDue)) + 1, int64(w.Limit) + 1, int64(n), int64(w.Over) + 1,
+			})
+		}
+	}
+	if len(rows) == 0 {
+		return nil
+	}
+	return []step{{statement: loadLines, rows: rows, row: func(r scanner) error { return t.lineRow(r, all, found) }}}
+}
+
+// lineRow takes one row about a line.
+func (t *leaseTx) lineRow(r scanner, all []lease.LineWant, found []lease.LineFound) error {
+	var n, what int
+	var parked, turn, own, mark int64
+	var p lease.Place
+	rests := [2]lease.Cooldown{}
+	fields := [2][4]int64{}
+	uses := [2]string{}
+	row := between{r, []any{&n, &what, &p.Line, &parked, &turn, &own, &p.Seat, &p.Key, &mark}, nil}
+	for i := range rests {
+		c, f := &rests[i], &fields[i]
+		row.after = append(row.after, (*string)(&c.Scope), &c.ID, &c.Target, &f[0], &c.Strikes, &f[1], &f[2], &f[3], &uses[i])
+	}
+	k, at, err := scanKey(row)
+	if err != nil {
+		return err
+	}
+	f := &found[n]
+	p.Parked, p.Turn, p.Own = moment(parked), moment(turn), moment(own)
+	switch what {
+	case rowLine:
+		f.Line = &lease.Line{LineID: all[n].LineID, No: p.Line, Began: p.Parked, Used: p.Turn, First: p.Seat, Mark: mark}
+		return nil
+	case rowNext:
+		f.Next = p.Parked
+		return nil
+	case rowLast:
+		f.Last = p.Seat
+		return nil
+	case rowDue:
+		f.Due = append(f.Due, p)
+	case rowReady:
+		f.Ready = append(f.Ready, p)
+	case rowFresh:
+		f.Fresh = append(f.Fresh, p)
+	}
+	if k.Name == "" {
+		return nil // it is gone
+	}
+	t.spots[k.Name] = at
+	f.Keys = append(f.Keys, k)
+	for i, c := range rests {
+		if c.ID == "" {
+			continue
+		}
+		x := fields[i]
+		c.Until, c.BannedUntil, c.Forget, c.Turn = moment(x[0]), moment(x[1]), moment(x[2]), moment(x[3])
+		if c.Uses, err = usesOf(uses[i]); err != nil {
+			return err
+		}
+		f.Cooldowns = append(f.Cooldowns, c)
+	}
+	return nil
+}
+
+// inOrder puts the rows of lines in order, which no database need keep, and cuts
+// what is beyond the limits off.
+func inOrder(w lease.LineWant, f *lease.LineFound) {
+	for _, l := range []struct {
+		list *[]lease.Place
+		more *bool
+		most int
+	}{{&f.Due, &f.MoreDue, max(w.Limit, lease.MinDue)}, {&f.Ready, &f.MoreReady, w.Limit}, {&f.Fresh, &f.MoreFresh, w.Limit}} {
+		slices.SortFunc(*l.list, lease.Place.Compare)
+		*l.more = len(*l.list) > l.most
+		*l.list = (*l.list)[:min(len(*l.list), l.most)]
+	}
+}
+
+// saveLinesOf writes what changed of lines.
+func saveLinesOf(c *lease.Changes, set func(*statement, [][]any), add func(*statement, ...any)) {
+	if len(c.DropLinesOf) > 0 {
+		add(retireLinesOf, c.DropLinesOf)
+		add(dropLinesOf, c.DropLinesOf)
+	}
+	lines := rowsOf(c.Lines, lineValues)
+	retired := make([][]any, len(lines))
+	for i := range lines {
+		retired[i] = lines[i][:4]
+	}
+	set(retireLines, retired)
+	set(saveLines, lines)
+	set(dropPlaces, rowsOf(c.DropPlaces, placeIDValues))
+	set(savePlaces, rowsOf(c.Places, placeValues))
+}
