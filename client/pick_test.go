@@ -183,6 +183,9 @@ func TestNextWaits(t *testing.T) {
 				if c.at != nil && fmt.Sprint(s.at) != fmt.Sprint(c.at) {
 					t.Errorf("asked at %v, want %v", s.at, c.at)
 				}
+				if last := s.at[len(s.at)-1]; time.Since(start) != last {
+					t.Errorf("the answer came %s after the last request", time.Since(start)-last)
+				}
 				if c.at == nil && len(s.at) != 3 {
 					t.Errorf("without an answer it asked %d times", len(s.at))
 				}
@@ -215,22 +218,23 @@ func TestThrough(t *testing.T) {
 		uses    []use
 		reports []string
 		fails   string
+		nexts   int // 1 when 0
 	}{
-		"ok":           {nil, []use{{"ok", nil}}, []string{"ok"}, ""},
-		"nothing said": {nil, []use{{"", nil}}, []string{"ok"}, ""},
-		"its error":    {nil, []use{{"ok", bad}}, []string{"ok"}, "boom"},
-		"banned":       {nil, []use{{"banned", nil}, {"ok", nil}}, []string{"banned+", "ok"}, ""},
-		"an error":     {nil, []use{{"", bad}, {"banned", nil}, {"ok", nil}}, []string{"error+", "banned+", "ok"}, ""},
+		"ok":           {nil, []use{{"ok", nil}}, []string{"ok"}, "", 0},
+		"nothing said": {nil, []use{{"", nil}}, []string{"ok"}, "", 0},
+		"its error":    {nil, []use{{"ok", bad}}, []string{"ok"}, "boom", 0},
+		"banned":       {nil, []use{{"banned", nil}, {"ok", nil}}, []string{"banned+", "ok"}, "", 0},
+		"an error":     {nil, []use{{"", bad}, {"banned", nil}, {"ok", nil}}, []string{"error+", "banned+", "ok"}, "", 0},
 		"always": {
 			nil,
 			[]use{{"banned", nil}, {"banned", nil}, {"banned", nil}, {"banned", nil}, {"banned", bad}},
 			[]string{"banned+", "banned+", "banned+", "banned+", "banned"},
-			"boom",
+			"boom", 0,
 		},
-		"no replacement": {map[string][]string{"/proxies/crawl/a/reports": {plain}}, []use{{"banned", nil}, {"ok", nil}}, []string{"banned+", "ok"}, ""},
-		"none left":      {map[string][]string{"/proxies/crawl/a/reports": {plain}, "/proxies/next": {pickOf("a"), noneNow}}, []use{{"banned", nil}}, []string{"banned+"}, "banned"},
-		"unheard":        {map[string][]string{"/proxies/crawl/a/reports": nil}, []use{{"ok", nil}}, []string{"ok"}, ""},
-		"no proxy":       {map[string][]string{"/proxies/next": {noneNow}}, nil, nil, "none"},
+		"no replacement": {map[string][]string{"/proxies/crawl/a/reports": {plain}}, []use{{"banned", nil}, {"ok", nil}}, []string{"banned+", "ok"}, "", 2},
+		"none left":      {map[string][]string{"/proxies/crawl/a/reports": {plain}, "/proxies/next": {pickOf("a"), noneNow}}, []use{{"banned", nil}}, []string{"banned+"}, "banned", 2},
+		"unheard":        {map[string][]string{"/proxies/crawl/a/reports": nil}, []use{{"ok", nil}}, []string{"ok"}, "", 0},
+		"no proxy":       {map[string][]string{"/proxies/next": {noneNow}}, nil, nil, "none", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -256,7 +260,11 @@ func TestThrough(t *testing.T) {
 					t.Errorf("%d uses, want %d", n, len(c.uses))
 				}
 				var reports []string
+				nexts := 0
 				for _, one := range s.sent {
+					if strings.HasPrefix(one, "/proxies/next") {
+						nexts++
+					}
 					_, body, ok := strings.Cut(one, "/reports ")
 					if !ok {
 						continue
@@ -272,6 +280,9 @@ func TestThrough(t *testing.T) {
 				}
 				if fmt.Sprint(reports) != fmt.Sprint(c.reports) {
 					t.Errorf("reported %v, want %v", reports, c.reports)
+				}
+				if want := max(1, c.nexts); nexts != want {
+					t.Errorf("asked %d times, want %d: a replacement is used", nexts, want)
 				}
 			})
 		})

@@ -62,6 +62,8 @@ func TestNormalizeRefuses(t *testing.T) {
 		"spaces around":                 {" shop.example.com", "character that no host name has"},
 		"ten thousand characters":       {strings.Repeat("a", 10_000), "10000 bytes"},
 		"a long name":                   {strings.Repeat("a.", 127) + "example", "at most 253"},
+		"a name of 254 bytes":           {strings.Repeat(strings.Repeat("a", 63)+".", 3) + strings.Repeat("d", 62), "254 bytes"},
+		"a long URL":                    {"https://a.example/" + strings.Repeat("p", 3000), "3018 bytes"},
 		"a long part":                   {strings.Repeat("a", 64) + ".example", "part of 64 bytes"},
 		"a long part in IDNA":           {strings.Repeat("ü", 60) + ".example", "at most"},
 		"IPv4":                          {"192.0.2.1", "is an IP address"},

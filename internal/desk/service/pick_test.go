@@ -3,6 +3,8 @@ package service_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/core/lease"
@@ -92,4 +94,42 @@ func (p picker) Rests(ctx context.Context, key string) ([]leasetest.Rest, error)
 
 func (p picker) Lift(ctx context.Context, key, target string) error {
 	return p.s.Lift(ctx, lease.Lift{Key: key, Target: target})
+}
+
+// Who waits for something else does not stand in the way of who can use what
+// comes free, also when it is the same attribute that they ask about.
+func TestWaitersByConditions(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, store *tap) {
+		s, stop := start(t, store, service.Limits{})
+		defer stop()
+		epoch, err := s.Do(t.Context(), lease.OpenEpoch{Owner: "test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Do(t.Context(),
+			lease.PutPool{Epoch: epoch[0].Epoch, Pool: lease.Pool{Name: "m"}},
+			lease.PutKey{Epoch: epoch[0].Epoch, Key: "m.a", UID: "u", Pools: []string{"m"}, Attributes: map[string]string{"tier": "eu"}},
+		); err != nil {
+			t.Fatal(err)
+		}
+		held, err := s.Take(t.Context(), service.TakeRequest{Account: "ann", Pool: "m"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := newAsker(s)
+		for _, op := range []lease.MatchOp{lease.NotIn, lease.In} {
+			a.take(t.Context(), string(op), service.TakeRequest{
+				Pool: "m", Wait: time.Minute, Match: []lease.Match{{Attribute: "tier", Op: op, Values: []string{"eu"}}},
+			})
+			synctest.Wait()
+		}
+		began := time.Now()
+		release(t, s, held)
+		if got := a.next(t); got.id != string(lease.In) || got.err != nil || time.Since(began) > 100*time.Millisecond {
+			t.Errorf("after %s %s got %v", time.Since(began), got.id, got.err)
+		}
+		if got := a.next(t); got.id != string(lease.NotIn) || fault.CodeOf(got.err) != "none_free" {
+			t.Errorf("%s got %v", got.id, got.err)
+		}
+	})
 }
