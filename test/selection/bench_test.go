@@ -29,15 +29,16 @@ func BenchmarkSelect(b *testing.B) {
 		ctx := b.Context()
 		emit("select.fsync.p50_us", fsync(b), "us")
 		for _, kind := range []string{"sqlite", "postgres"} {
-			cost := map[int]float64{}
+			cost := map[int]figures{}
 			for _, proxies := range []int{100, 10_000} {
 				name := fmt.Sprintf("select.%s.p%d.t1000", kind, proxies)
 				if strings.Contains(name+".", *figure) {
 					cost[proxies] = measure(ctx, b, kind, name, proxies, 1000)
 				}
 			}
-			if cost[100] > 0 && cost[10_000] > 0 {
-				emit("select."+kind+".p10000_over_p100", cost[100]/cost[10_000], "times the cost (goal: at most 1.5)")
+			if few, many := cost[100], cost[10_000]; few.done > 0 && many.done > 0 {
+				emit("select."+kind+".p10000_over_p100", few.perSecond()/many.perSecond(), "times the time of a pick (8 clients; goal: at most 1.5)")
+				emit("select."+kind+".p10000_over_p100.cpu", float64(many.cpu)/float64(few.cpu), "times the processor's time of a pick")
 			}
 			// Few targets, each asked for so often that all its proxies have been met.
 			if name := fmt.Sprintf("select.%s.p10000.t10", kind); strings.Contains(name+".", *figure) {
@@ -47,9 +48,9 @@ func BenchmarkSelect(b *testing.B) {
 	}
 }
 
-// measure prints the figures of one database and size, and returns how many
-// picks a second 8 clients got.
-func measure(ctx context.Context, b *testing.B, kind, name string, proxies, targets int) float64 {
+// measure prints the figures of one database and size, and returns those of 8
+// clients.
+func measure(ctx context.Context, b *testing.B, kind, name string, proxies, targets int) figures {
 	begin := time.Now()
 	w, err := newWorld(ctx, kind, b, proxies, targets)
 	if err != nil {
@@ -70,16 +71,11 @@ func measure(ctx context.Context, b *testing.B, kind, name string, proxies, targ
 	slices.Sort(first)
 	emit(name+".first_p50_ms", float64(first[len(first)/2].Microseconds())/1000, "ms")
 
-	perSecond := 0.0
+	var cost figures
 	for _, clients := range []int{8, 64} {
-		f := clientsOf(ctx, b, name, clients, w.picks)
-		emit(fmt.Sprintf("%s.c%d.per_s", name, clients), f.perSecond(), "1/s")
-		emit(fmt.Sprintf("%s.c%d.p99_ms", name, clients), f.ms(0.99), "ms")
-		if f.none > 0 {
-			emit(fmt.Sprintf("%s.c%d.none", name, clients), float64(f.none), "picks")
-		}
+		f := clientsOf(ctx, b, fmt.Sprintf("%s.c%d", name, clients), clients, w.picks)
 		if clients == 8 {
-			perSecond = f.perSecond()
+			cost = f
 		} else {
 			emit(name+".per_s", f.perSecond(), "1/s (64 clients)")
 		}
@@ -98,14 +94,13 @@ func measure(ctx context.Context, b *testing.B, kind, name string, proxies, targ
 			name string
 			do   job
 		}{{"rounds", w.rounds}, {"leases", w.leases}, {"none", w.none}} {
-			f := clientsOf(ctx, b, name+"."+what.name, clients, what.do)
-			emit(fmt.Sprintf("%s.%s.c%d.per_s", name, what.name, clients), f.perSecond(), "1/s")
-			emit(fmt.Sprintf("%s.%s.c%d.p99_ms", name, what.name, clients), f.ms(0.99), "ms")
+			clientsOf(ctx, b, fmt.Sprintf("%s.%s.c%d", name, what.name, clients), clients, what.do)
 		}
 	}
-	return perSecond
+	return cost
 }
 
+// clientsOf prints the figures of clients that each wait for their answer.
 func clientsOf(ctx context.Context, b *testing.B, name string, clients int, do job) figures {
 	f, err := closed(ctx, clients, *length, do)
 	if err != nil {
@@ -113,6 +108,12 @@ func clientsOf(ctx context.Context, b *testing.B, name string, clients int, do j
 	}
 	if f.done == 0 {
 		b.Fatalf("%s: nothing was answered in %s", name, *length)
+	}
+	emit(name+".per_s", f.perSecond(), "1/s")
+	emit(name+".p99_ms", f.ms(0.99), "ms")
+	emit(name+".cpu_us", float64(f.cpu.Microseconds()), "us of the processor, each")
+	if f.none > 0 && !strings.Contains(name, ".none.") {
+		emit(name+".told_none", float64(f.none), "requests")
 	}
 	return f
 }
@@ -126,11 +127,13 @@ func aged(ctx context.Context, b *testing.B, kind, name string) {
 	defer w.stop()
 	// As often as it takes for each address to be picked for each target.
 	for left := 10 * 10_000; left > 0; {
-		f := clientsOf(ctx, b, name, 64, w.picks)
+		f, err := closed(ctx, 64, *length, w.picks)
+		if err != nil {
+			b.Fatalf("%s: %v", name, err)
+		}
 		left -= f.done
 	}
-	f := clientsOf(ctx, b, name, 8, w.picks)
-	emit(name+".aged.c8.per_s", f.perSecond(), "1/s")
+	clientsOf(ctx, b, name+".aged.c8", 8, w.picks)
 	openLoad(ctx, b, name+".aged", w)
 }
 
@@ -144,6 +147,7 @@ func openLoad(ctx context.Context, b *testing.B, name string, w *world) {
 	emit(name+".p50_ms", f.ms(0.5), at)
 	emit(name+".p99_ms", f.ms(0.99), at)
 	emit(name+".p999_ms", f.ms(0.999), at)
+	emit(name+".cpu_us", float64(f.cpu.Microseconds()), "us of the processor, each, in the open load")
 	if f.shed > 0 {
 		emit(name+".shed", float64(f.shed), "requests that were told that too many wait")
 	}

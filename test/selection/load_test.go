@@ -27,6 +27,8 @@ type figures struct {
 	elapsed          time.Duration
 	// took are sorted; a request that was shed took for ever.
 	took []time.Duration
+	// cpu is the processor's time of one request, the database's included.
+	cpu time.Duration
 }
 
 func (f figures) perSecond() float64 { return float64(f.done) / f.elapsed.Seconds() }
@@ -89,13 +91,17 @@ func closed(ctx context.Context, clients int, span time.Duration, do job) (figur
 		})
 	}
 	pause(ctx, span/3)
+	used := processor()
 	measuring.Store(true)
 	begin := time.Now()
 	pause(ctx, span)
 	all := figures{elapsed: time.Since(begin)}
 	over.Store(true)
+	used = processor() - used
 	group.Wait()
-	return all.with(parts), first
+	all = all.with(parts)
+	all.cpu = used / time.Duration(max(all.done, 1))
+	return all, first
 }
 
 // open runs jobs at a rate, whether those before have ended or not: the times
@@ -114,10 +120,12 @@ func open(ctx context.Context, rate float64, span time.Duration, do job) (figure
 		due   = time.Now()
 		warm  = due.Add(span / 3)
 		end   = warm.Add(span)
+		used  = processor()
+		n     = 0
 	)
-	for n := 0; due.Before(end) && ctx.Err() == nil; n++ {
+	for ; due.Before(end) && ctx.Err() == nil; n++ {
 		pause(ctx, time.Until(due))
-		meant := due
+		meant, n := due, n
 		group.Go(func() {
 			err := do(ctx, n)
 			took := time.Since(meant)
@@ -135,6 +143,7 @@ func open(ctx context.Context, rate float64, span time.Duration, do job) (figure
 	}
 	group.Wait()
 	all.elapsed = max(span, time.Since(warm)) // those that are behind belong to it
+	all.cpu = (processor() - used) / time.Duration(max(n, 1))
 	return all.with(nil), first
 }
 

@@ -39,7 +39,7 @@ func TestDatabaseChoosesTheSame(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(11, tc.load, 3*time.Minute)
+			w := newWorld(11, tc.load, 2*time.Minute)
 			want := choices(t, newRun(w, inMemory(t, tc.pool)))
 			path := filepath.Join(t.TempDir(), "desk.db")
 			synctest.Test(t, func(t *testing.T) {

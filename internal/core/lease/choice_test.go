@@ -23,8 +23,11 @@ type naive struct {
 	queue []lease.Ticket
 	rests map[lease.CooldownID]bool
 	now   time.Time
-	// used is when a key was used last for a target.
+	// used is when a key was used last for a target, or its address.
 	used map[lease.CooldownID]time.Time
+	// byAddress is set where the last use of its address puts a key off.
+	byAddress bool
+	sorted    map[string][]lease.Key // by target, since the last take
 }
 
 func look(t *rapid.T, s lease.Store, used map[lease.CooldownID]time.Time) *naive {
@@ -33,7 +36,12 @@ func look(t *rapid.T, s lease.Store, used map[lease.CooldownID]time.Time) *naive
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &naive{keys: keys.Keys, now: keys.Now, rests: map[lease.CooldownID]bool{}, used: used}
+	n := &naive{keys: keys.Keys, now: keys.Now, rests: map[lease.CooldownID]bool{}, used: used, sorted: map[string][]lease.Key{}}
+	pool, err := s.Pool(ctx, "m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.byAddress = pool.Scope == lease.ScopeExitIP
 	slices.SortFunc(n.keys, func(a, b lease.Key) int {
 		if lease.Less(&a, &b) {
 			return -1
@@ -60,14 +68,32 @@ func (n *naive) inTurn(target string) []lease.Key {
 	if target == "" {
 		return n.keys
 	}
-	turn := func(k *lease.Key) time.Time {
-		if at, ok := n.used[lease.CooldownID{ID: k.Name, Target: target}]; ok {
-			return at
-		}
-		return k.Joined
+	if keys := n.sorted[target]; keys != nil {
+		return keys
 	}
-	keys := slices.Clone(n.keys)
-	slices.SortFunc(keys, func(a, b lease.Key) int { return cmp.Or(turn(&a).Compare(turn(&b)), cmp.Compare(a.Seat, b.Seat)) })
+	type ranked struct {
+		lease.Key
+		turn, own time.Time
+	}
+	all := make([]ranked, len(n.keys))
+	for i, k := range n.keys {
+		own := k.Joined
+		if at, ok := n.used[lease.CooldownID{ID: k.Name, Target: target}]; ok {
+			own = at
+		}
+		all[i] = ranked{k, own, own}
+		if at := n.used[lease.CooldownID{ID: k.ExitIP, Target: target}]; n.byAddress && at.After(own) {
+			all[i].turn = at
+		}
+	}
+	slices.SortFunc(all, func(a, b ranked) int {
+		return cmp.Or(a.turn.Compare(b.turn), a.own.Compare(b.own), cmp.Compare(a.Seat, b.Seat))
+	})
+	keys := make([]lease.Key, len(all))
+	for i := range all {
+		keys[i] = all[i].Key
+	}
+	n.sorted[target] = keys
 	return keys
 }
 
@@ -101,12 +127,15 @@ func (n *naive) takes(ops []lease.Op) []string {
 		name := n.first(aside, op.Target, op.Where)
 		if name != "" {
 			i := slices.IndexFunc(n.keys, func(k lease.Key) bool { return k.Name == name })
+			address := n.keys[i].ExitIP
 			if !op.Quick {
 				n.keys = slices.Delete(n.keys, i, i+1)
 			}
 			if op.Target != "" {
 				n.used[lease.CooldownID{ID: name, Target: op.Target}] = n.now
+				n.used[lease.CooldownID{ID: address, Target: op.Target}] = n.now
 			}
+			clear(n.sorted)
 			n.queue = slices.DeleteFunc(n.queue, func(t lease.Ticket) bool { return t.ID == op.Ticket })
 		}
 		got = append(got, name)

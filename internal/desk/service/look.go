@@ -47,6 +47,12 @@ func (s *Service) Cooldowns(ctx context.Context, key, after string, limit int) (
 	return bounded(ctx, s, func(ctx context.Context) ([]lease.Cooldown, error) { return s.store.Cooldowns(ctx, key, after, limit) })
 }
 
+// Bans returns what at least so many targets ban now, those with the most first;
+// at most limit. Errors: the store's.
+func (s *Service) Bans(ctx context.Context, targets, limit int) ([]lease.BanCount, error) {
+	return bounded(ctx, s, func(ctx context.Context) ([]lease.BanCount, error) { return s.store.Bans(ctx, targets, limit) })
+}
+
 // Events returns events after a cursor, oldest first, at most limit, and whether
 // some in between were forgotten. Errors: the store's.
 func (s *Service) Events(ctx context.Context, after int64, limit int) (events []lease.Event, gap bool, err error) {

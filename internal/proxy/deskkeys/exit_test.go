@@ -1,12 +1,14 @@
 package deskkeys_test
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fleetdesk/api/v1alpha1"
 	"fleetdesk/internal/core/lease"
@@ -139,6 +141,50 @@ func TestAWeightIsComparedToo(t *testing.T) {
 		defer r.stop()
 		if got := r.desk.key(t, "ns.a").Weight; got != 50 {
 			t.Errorf("weight %d after the start of another leader, want 50", got)
+		}
+	})
+}
+
+// Rows of a version that knew no weights have none: that is the full one.
+func TestNoWeightIsTheFullOne(t *testing.T) {
+	in(t, func(t *testing.T) {
+		r := newRig(t, proxy("ns", "a"))
+		r.run()
+		r.stop()
+		k := r.desk.key(t, "ns.a")
+		epoch := r.desk.must(t, lease.OpenEpoch{Owner: "former"}).Epoch
+		r.desk.must(t, lease.PutKey{Epoch: epoch, Key: k.Name, UID: k.UID, Pools: k.Pools, Attributes: k.Attributes, ExitIP: k.ExitIP})
+		r.desk.done()
+		r.renew()
+		r.run()
+		defer r.stop()
+		if got := r.desk.done(); got != nil {
+			t.Errorf("the start finds %v to do where nothing differs", got)
+		}
+	})
+}
+
+// A pool of more refused Proxies than are looked at together is dropped once.
+func TestAPoolThatRefusesManyGoes(t *testing.T) {
+	in(t, func(t *testing.T) {
+		objects := []client.Object{pool("ns", "p", refusesLeaks)}
+		for i := range 600 {
+			objects = append(objects, proxy("ns", fmt.Sprint("p", i)))
+		}
+		r := newRig(t, objects...)
+		id := types.NamespacedName{Namespace: "ns", Name: "p"}
+		r.run()
+		defer r.stop()
+		if got := r.keeper.Pool(id); got.Refused != 600 || got.Proxies != 0 {
+			t.Errorf("%+v", got)
+		}
+		r.desk.done()
+		r.drop(pool("ns", "p", refusesLeaks))
+		if got := r.desk.done(); !cmp.Equal([]string{"drop pool ns.p"}, got) {
+			t.Errorf("did %v", got)
+		}
+		if got := r.keeper.Pool(id); got != (deskkeys.State{}) {
+			t.Errorf("it is known still: %+v", got)
 		}
 	})
 }

@@ -146,6 +146,9 @@ func newFleet(ctx context.Context, mgr manager.Manager, o Options, desk *desk, m
 	if err := f.proxies.SetupWithManager(mgr); err != nil {
 		return nil, fmt.Errorf("setting up the Proxy controller: %w", err)
 	}
+	if err := keepSets(ctx, mgr, desk, o, metrics); err != nil {
+		return nil, err
+	}
 	// These write, so they run where the controllers do: on the leader.
 	for _, run := range []func(context.Context) error{f.registry.Run, f.inventory.Run, prober.Run, f.monitor.Run, f.sweeper.Run} {
 		if err := mgr.Add(manager.RunnableFunc(run)); err != nil {

@@ -33,19 +33,20 @@ func TestPassed(t *testing.T) {
 		probes string
 		want   string // after each of the last probes
 	}{
-		"first pass":       {"it is all there is, and the Proxy's status is written anyway", -1, "p", "100"},
-		"first failure":    {"a machine may be starting", -1, "f", "-"},
-		"failures":         {"four are enough", -1, "ffff", "- - - 0"},
-		"late start":       {"half of them", -1, "ffpp", "- - - 50"},
-		"young":            {"a failure among few is no news", -1, "ppfp", "100 100 100 100"},
-		"one failure":      {"alone it is no news", -1, whole + "f", "100"},
-		"two failures":     {"they are", -1, whole + "ff", "100 90"},
-		"four failures":    {"one less would be 81 percent", -1, whole + "ffff", "100 90 75 75"},
-		"and no more":      {"eight in a row leave half", -1, whole + "ffffffff", "100 90 75 75 75 50 50 50"},
-		"recovered":        {"a failure counts until 15 others came after it, and then 100 is whole", -1, whole + "ff" + whole, "90 90 90 90 90 90 90 90 90 90 90 90 90 90 90 100"},
-		"restart":          {"what is known stands until a whole window says that it is better", 75, whole, "75 75 75 75 75 75 75 75 75 75 75 75 75 75 75 100"},
-		"restart, then no": {"four failures are worse than what is known", 75, "ffff", "75 75 75 25"},
-		"from nothing":     {"a proxy that is dead stays at 0", 0, "fffff", "0 0 0 0 0"},
+		"first pass":         {"it is all there is, and the Proxy's status is written anyway", -1, "p", "100"},
+		"first failure":      {"a machine may be starting", -1, "f", "-"},
+		"failures":           {"four are enough", -1, "ffff", "- - - 0"},
+		"late start":         {"half of them", -1, "ffpp", "- - - 50"},
+		"young":              {"a failure among few is no news", -1, "ppfp", "100 100 100 100"},
+		"one failure":        {"alone it is no news", -1, whole + "f", "100"},
+		"two failures":       {"they are", -1, whole + "ff", "100 90"},
+		"four failures":      {"one less would be 81 percent", -1, whole + "ffff", "100 90 75 75"},
+		"and no more":        {"eight in a row leave half", -1, whole + "ffffffff", "100 90 75 75 75 50 50 50"},
+		"recovered":          {"a failure counts until 15 others came after it, and then 100 is whole", -1, whole + "ff" + whole, "90 90 90 90 90 90 90 90 90 90 90 90 90 90 90 100"},
+		"restart":            {"what is known stands until a whole window says that it is better", 75, whole, "75 75 75 75 75 75 75 75 75 75 75 75 75 75 75 100"},
+		"restart, one fails": {"no reason to show more than before", 90, "pppf", "90 90 90 90"},
+		"restart, then no":   {"four failures are worse than what is known", 75, "ffff", "75 75 75 25"},
+		"from nothing":       {"a proxy that is dead stays at 0", 0, "fffff", "0 0 0 0 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := probe.NewRecord(probe.Facts{Passed: max(tc.before, 0), Counted: tc.before >= 0})
@@ -171,6 +172,7 @@ func TestLeaksOverTime(t *testing.T) {
 		"an origin that is mum": {"what was known is not for ever", "none", "? ? ?", "none none ?"},
 		"mum now and then":      {"", "none", "? ? none ? ?", "none none none none none"},
 		"mum twice, and Via":    {"", "none", "? ? Via", "none none Via"},
+		"interrupted":           {"what was said before does not count", "Via,X-Forwarded-For", "Via Via,X-Forwarded-For none none none", "Via,X-Forwarded-For Via,X-Forwarded-For Via,X-Forwarded-For Via,X-Forwarded-For none"},
 		"restart":               {"", "Via", "Via", "Via"},
 		"nothing known":         {"", "?", "? ?", "? ?"},
 	} {

@@ -18,7 +18,9 @@ func turnClauses() []Clause {
 		{"Turn/errors", "errors in a row halve the weight, and an answer restores it", turnErrors},
 		{"Turn/only", "a turn is an order and no rest: the only key is used again", turnOnly},
 		{"Turn/memory", "a turn is remembered for an hour, over a sweep, and not longer", turnMemory},
-		{"Turn/exit-ip", "a use rests the whole address, and counts for the order of its key alone", turnExitIP},
+		{"Turn/exit-ip", "a use rests the whole address, and puts its keys behind the others", turnExitIP},
+		{"Turn/address", "in a pool whose scope is the exit IP addresses take turns, and their keys among them", turnAddress},
+		{"Turn/comes-back", "whatever kept a key away, it is found at once when that is over", turnComesBack},
 		{"Turn/two-pools", "a use through one pool counts in the other", turnTwoPools},
 		{"Turn/seats", "what lets a key be had earlier puts it at the end of the line", turnSeats},
 		{"Turn/seats-of-an-address", "a lift puts all keys of the address at the end", turnSeatsOfAddress},
@@ -197,6 +199,83 @@ func turnExitIP(r *run) {
 	r.picks("p", "example.com", "c")
 	r.advance(30 * time.Second)
 	r.picks("p", "example.com", "a", "c")
+}
+
+func turnAddress(r *run) {
+	p := pool("p")
+	p.Scope = lease.ScopeExitIP
+	epoch := r.manage(p, pool("q"))
+	for _, k := range []struct{ name, address string }{{"a1", "192.0.2.1"}, {"a2", "192.0.2.1"}, {"a3", "192.0.2.1"}, {"b", "192.0.2.2"}, {"c", ""}} {
+		r.put(epoch, k.name+"/1", k.address, nil, "p", "q")
+		r.advance(time.Second)
+	}
+	for _, want := range []string{"a1", "b", "c", "a2", "b", "c", "a3", "b", "c", "a1", "b", "c", "a2"} {
+		r.picks("p", "example.com", want)
+		r.advance(time.Second)
+	}
+	// Where rests are of keys, keys take turns.
+	for _, want := range []string{"a1", "a2", "a3", "b", "c", "a1"} {
+		r.picks("q", "example.org", want)
+		r.advance(time.Second)
+	}
+}
+
+func turnComesBack(r *run) {
+	p := caps("p", 1)
+	p.Cooldown, p.TTL = 10*time.Second, 10*time.Minute
+	q := cools("q")
+	q.Scope = lease.ScopeExitIP
+	epoch := r.manage(p, q)
+	brno := map[string]string{"city": "Brno"}
+	put := func(change func(k *lease.PutKey)) {
+		k := lease.PutKey{Epoch: epoch, Key: "a", UID: "1", Pools: []string{"p", "q"}, ExitIP: "192.0.2.1", Attributes: brno}
+		if change != nil {
+			change(&k)
+		}
+		r.ok(k)
+	}
+	gets := func(target string, busy bool) {
+		r.Helper()
+		op := lease.Take{Pool: "p", Target: target, Account: "ann", Quick: true, Where: brno}
+		if res := r.ok(op); (res.Busy != nil) != busy {
+			r.Fatalf("for %s it got %+v", target, res)
+		}
+	}
+	for i, tc := range []struct{ goes, comes func(target string) }{
+		{func(string) { put(func(k *lease.PutKey) { k.Unfit = "ill" }) }, func(string) { put(nil) }},
+		{func(string) { put(func(k *lease.PutKey) { k.Pools = []string{"q"} }) }, func(string) { put(nil) }},
+		{func(string) { put(func(k *lease.PutKey) { k.Pools = nil }) }, func(string) { put(nil) }},
+		{func(string) { put(func(k *lease.PutKey) { k.Attributes = nil }) }, func(string) { put(nil) }},
+		{func(string) { r.ok(lease.DropKey{Epoch: epoch, Key: "a"}) }, func(string) { put(nil) }},
+		{func(string) { r.ok(lease.Disable{Key: "a"}) }, func(string) { r.ok(lease.Enable{Key: "a"}) }},
+		{func(t string) { r.ok(lease.Report{Key: "a", Pool: "p", Target: t, Outcome: lease.Banned}) }, func(t string) { r.ok(lease.Lift{Key: "a", Target: t}) }},
+		{func(t string) { r.ok(lease.Report{Key: "a", Pool: "p", Target: t, Outcome: lease.Banned}) }, func(string) { put(func(k *lease.PutKey) { k.UID = "2" }); put(nil) }},
+		{func(t string) { r.ok(lease.Report{Key: "a", Pool: "q", Target: t, Outcome: lease.Banned}) }, func(string) { put(func(k *lease.PutKey) { k.ExitIP = "192.0.2.2" }) }},
+		{func(t string) { // another key of the address is lifted
+			put(nil)
+			r.ok(lease.PutKey{Epoch: epoch, Key: "b", UID: "1", Pools: []string{"q"}, ExitIP: "192.0.2.1"})
+			r.ok(lease.Report{Key: "b", Pool: "q", Target: t, Outcome: lease.Banned})
+		}, func(t string) { r.ok(lease.Lift{Key: "b", Target: t}) }},
+		{func(string) { r.pick("p", "") }, func(string) { r.ok(lease.Lift{Key: "a"}) }},
+		{func(t string) { // as many uses as there may be, for a time
+			r.pick("p", t)
+			r.advance(10 * time.Second)
+		}, func(string) { r.ok(lease.PutPool{Epoch: epoch, Pool: func() lease.Pool { p.InFlight++; return p }()}) }},
+	} {
+		t := fmt.Sprintf("%d.example.com", i)
+		r.advance(time.Minute)
+		tc.goes(t)
+		gets(t, true)
+		tc.comes(t)
+		gets(t, false)
+	}
+	p.InFlight = 1
+	r.ok(lease.PutPool{Epoch: epoch, Pool: p})
+	use := r.pick("p", "example.org").Use
+	r.advance(10 * time.Second)
+	gets("example.org", true)
+	r.ok(lease.Report{Key: "a", Pool: "p", Target: "example.org", Outcome: lease.OK, Use: use.ID})
+	gets("example.org", false)
 }
 
 func turnTwoPools(r *run) {
