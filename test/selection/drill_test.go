@@ -3,7 +3,6 @@ package selection_test
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -96,13 +95,18 @@ func crawl(t *testing.T, kind string, p lease.Pool) []seen {
 		group.Go(func() {
 			for n := range tries {
 				target := target((c + n) % a.targets)
-				got, err := w.pick(ctx, target)
-				if errors.Is(err, errNone) {
-					continue
+				// As [service.Service.Next] does it; here the database's time is wanted.
+				results, err := w.Do(ctx, lease.Take{Quick: true, Pool: pool, Target: target, Account: account})
+				if err == nil {
+					err = results[0].Err
 				}
 				if err != nil {
 					t.Errorf("crawler %d: %v", c, err)
 					return
+				}
+				got := results[0]
+				if got.Use == nil {
+					continue // none now
 				}
 				s := seen{address: got.Key.Name, target: target, use: got.Use.ID, at: got.Now, rested: got.Use.Rested}
 				if p.Scope == lease.ScopeExitIP {

@@ -2,7 +2,6 @@ package selection_test
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"log/slog"
 	"os"
@@ -157,22 +156,21 @@ func (w *world) do(ctx context.Context, ops ...lease.Op) ([]lease.Result, error)
 	return results, err
 }
 
-// pick is a quick pick for a target.
-func (w *world) pick(ctx context.Context, target string) (lease.Result, error) {
-	results, err := w.Do(ctx, lease.Take{Ticket: rand.Text(), Pool: pool, Target: target, Account: account, Quick: true})
-	switch {
-	case fault.CodeOf(err) == "busy":
-		return lease.Result{}, errShed
-	case err != nil:
-		return lease.Result{}, err
-	case results[0].Err != nil:
-		return lease.Result{}, results[0].Err
-	case results[0].Busy != nil:
-		return results[0], errNone
-	case results[0].Use == nil || results[0].Key == nil:
-		return lease.Result{}, fault.New(fault.Permanent, "a quick pick was answered with nothing")
+// answered makes what is no failure one of the answers that figures count.
+func answered(err error) error {
+	switch fault.CodeOf(err) {
+	case "none_free":
+		return errNone
+	case "busy":
+		return errShed
 	}
-	return results[0], nil
+	return err
+}
+
+// pick is a quick pick for a target.
+func (w *world) pick(ctx context.Context, target string) (service.Pick, error) {
+	p, err := w.Next(ctx, service.PickRequest{Account: account, Pool: pool, Target: target})
+	return p, answered(err)
 }
 
 // picks asks for one target after another, in an order that no two clients keep.
@@ -187,35 +185,29 @@ func (w *world) target(n int) string { return target(n * 7919 % w.targets) }
 // rounds are picks with the report that follows each: of twenty, one says that
 // the site banned the address, and one that the proxy failed.
 func (w *world) rounds(ctx context.Context, n int) error {
-	got, err := w.pick(ctx, w.target(n))
+	p, err := w.pick(ctx, w.target(n))
 	if err != nil {
 		return err
 	}
-	r := lease.Report{Key: got.Key.Name, Pool: pool, Target: w.target(n), Outcome: lease.OK, Use: got.Use.ID, Account: account}
+	r := service.ReportRequest{Account: account, Key: p.Key, Pool: pool, Target: p.Target, Outcome: lease.OK, Use: p.Use}
 	switch n % 20 {
 	case 7:
 		r.Outcome = lease.Banned
 	case 13:
 		r.Outcome = lease.Failed
 	}
-	results, err := w.Do(ctx, r)
-	if err == nil {
-		err = results[0].Err
-	}
-	return err
+	_, err = w.Report(ctx, r)
+	return answered(err)
 }
 
 // leases takes and releases instead.
 func (w *world) leases(ctx context.Context, n int) error {
 	g, err := w.Take(ctx, service.TakeRequest{Account: account, Pool: pool, Target: w.target(n)})
-	if fault.CodeOf(err) == "none_free" {
-		return errNone
-	}
 	if err != nil {
-		return err
+		return answered(err)
 	}
 	_, err = w.Release(ctx, service.ReleaseRequest{Proof: service.Proof{ID: g.ID, Secret: g.Secret, Account: account}})
-	return err
+	return answered(err)
 }
 
 // none asks for what there is not.

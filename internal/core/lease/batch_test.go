@@ -255,14 +255,12 @@ func batchesAreInvariant(t *testing.T, wrap func(lease.Tx) lease.Tx) {
 				}
 				res := all[0]
 				if op, ok := op.(lease.Take); ok && res.Err == nil && res.Key != nil {
-					id := lease.ID{}
 					if res.Use != nil {
-						id = res.Use.ID
+						s.uses = append(s.uses, res.Use.ID)
 					} else {
-						id = res.Key.ID()
-						s.proofs = append(s.proofs, lease.Proof{ID: id, Secret: op.Secret, Account: op.Account})
+						s.uses = append(s.uses, res.Key.ID())
+						s.proofs = append(s.proofs, lease.Proof{ID: res.Key.ID(), Secret: op.Secret, Account: op.Account})
 					}
-					s.uses = append(s.uses, id)
 				}
 				if res.Epoch > 0 {
 					s.epoch = res.Epoch

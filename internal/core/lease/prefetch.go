@@ -202,7 +202,7 @@ func (w *work) prefetchLines(want *Want, p Pool) {
 		if l := w.lines[id]; l != nil && l.loaded {
 			continue
 		}
-		one := w.lineWant(id, takes+lookAhead)
+		one := w.lineWant(id, 2*takes+lookAhead)
 		one.Over = few + w.ops
 		want.Lines = append(want.Lines, one)
 	}

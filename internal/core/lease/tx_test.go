@@ -41,6 +41,12 @@ func (s *spy) Load(ctx context.Context, w lease.Want) (lease.Found, error) {
 	for i := range f.Queues {
 		s.loaded += len(f.Queues[i])
 	}
+	for i := range f.Lines {
+		s.loaded += len(f.Lines[i].Keys)
+	}
+	for i := range f.Listed {
+		s.loaded += len(f.Listed[i])
+	}
 	if s.found != nil {
 		s.found(&f)
 	}
@@ -181,6 +187,17 @@ func TestNothingIsKeptWhenTheDatabaseFails(t *testing.T) {
 	}
 }
 
+// managed makes a pool of so many keys, two behind each address, whose uses are
+// capped.
+func managed(t tester, m lease.Store, keys int) {
+	t.Helper()
+	ops := []lease.Op{lease.OpenEpoch{}, lease.PutPool{Epoch: 1, Pool: lease.Pool{Name: "m", Cooldown: time.Minute, Scope: lease.ScopeExitIP, InFlight: 1}}}
+	for i := range keys {
+		ops = append(ops, lease.PutKey{Epoch: 1, Key: fmt.Sprintf("m%05d", i), UID: "1", Pools: []string{"m"}, ExitIP: fmt.Sprintf("2001:db8::%x", i/2)})
+	}
+	do(t, m, ops...)
+}
+
 func shown(t tester, m lease.Store) any {
 	t.Helper()
 	ctx := context.Background()
@@ -269,6 +286,28 @@ func TestRoundTrips(t *testing.T) {
 		"bans": {"the rests of all are asked for at once", 2, func(*testing.T, lease.Store) []lease.Op {
 			return many(256, func(i int) lease.Op {
 				return lease.Report{Key: items[i], Pool: "p", Target: "x.example", Outcome: lease.Banned}
+			})
+		}},
+		"picks of many keys": {"one load with all lines", 1, func(t *testing.T, m lease.Store) []lease.Op {
+			managed(t, m, 400)
+			return many(256, func(i int) lease.Op {
+				return lease.Take{Pool: "m", Target: fmt.Sprintf("%d.example", i%64), Account: "ann", Quick: true}
+			})
+		}},
+		"picks of few keys": {"one says that they are few, one loads them, one their rests", 3, func(t *testing.T, m lease.Store) []lease.Op {
+			managed(t, m, 20)
+			return many(64, func(i int) lease.Op {
+				return lease.Take{Pool: "m", Target: fmt.Sprintf("%d.example", i%64), Account: "ann", Quick: true}
+			})
+		}},
+		"reports of picks": {"keys and pools, then all that ends with the uses", 2, func(t *testing.T, m lease.Store) []lease.Op {
+			managed(t, m, 400)
+			picks := do(t, m, many(256, func(i int) lease.Op {
+				return lease.Take{Pool: "m", Target: fmt.Sprintf("%d.example", i%64), Account: "ann", Quick: true}
+			})...)
+			return many(256, func(i int) lease.Op {
+				id := picks[i].Use.ID
+				return lease.Report{Key: id.Key, Pool: "m", Target: fmt.Sprintf("%d.example", i%64), Outcome: lease.OK, Use: id}
 			})
 		}},
 		"broken keys": {"the pool is counted once", 2, func(t *testing.T, m lease.Store) []lease.Op {

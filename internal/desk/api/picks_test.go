@@ -266,8 +266,8 @@ func TestPickWire(t *testing.T) {
 		{otherToken, "DELETE", "/proxies/crawl/home-1/cooldowns?target=SHOP.example.com", ``},
 		{viewerToken, "GET", "/proxies/crawl/home-1/cooldowns", ``},
 	} {
-		if strings.Contains(c[3], "%d") {
-			c[3] = strings.Replace(c[3], "%d", strings.Split(strings.SplitN(text.String(), "crawl.home-1~", 2)[1], `"`)[0], 1)
+		if _, told, ok := strings.Cut(text.String(), "crawl.home-1~"); ok { // the first pick's number
+			c[3] = strings.ReplaceAll(c[3], "%d", told[:strings.Index(told, `"`)])
 		}
 		resp, raw := d.call(t, c[0], c[1], c[2], c[3], nil)
 		raw = bytes.ReplaceAll(raw, []byte(resp.Header.Get("X-Request-Id")), []byte("REQUEST-ID"))

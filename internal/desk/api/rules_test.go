@@ -96,11 +96,11 @@ func (r *ruleRun) line(line string) error {
 	if err != nil {
 		return err
 	}
-	if next := began().Add(at); next.Before(r.now) {
+	next := began().Add(at)
+	if next.Before(r.now) {
 		return fmt.Errorf("it is later already")
-	} else {
-		r.now = next
 	}
+	r.now = next
 	if words[1] == "join" {
 		return r.proxy(words[2:])
 	}

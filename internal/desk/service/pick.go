@@ -137,16 +137,20 @@ func (s *Service) Report(ctx context.Context, r ReportRequest) (Reported, error)
 	if r.Replace == nil {
 		return out, nil
 	}
-	if out.Without = c.results[1].Err; out.Without != nil {
-		return out, nil
-	}
-	pick, err := s.picked(r.Replace, &c.results[1])
-	if err != nil {
-		out.Without = err
-		return out, nil
-	}
-	out.Replacement = &pick
+	out.Replacement, out.Without = s.replacement(r.Replace, &c.results[1])
 	return out, nil
+}
+
+// replacement is the pick that came with a report, or why there is none.
+func (s *Service) replacement(r *PickRequest, res *lease.Result) (*Pick, error) {
+	if res.Err != nil {
+		return nil, res.Err
+	}
+	p, err := s.picked(r, res)
+	if err != nil {
+		return nil, err
+	}
+	return &p, nil
 }
 
 // Lift ends cooldowns of a key. Errors: NotFound (key), and those of the

@@ -145,8 +145,8 @@ func grow(t *testing.T, db *sqldb.DB) {
 	t.Helper()
 	for _, statement := range []string{
 		`INSERT INTO fleetdesk.cooldowns SELECT 'key', 'k' || n, 'shop.example.com', 1900000000000000 + n, 1, 0, 1 FROM generate_series(1, 20000) n`,
-		`INSERT INTO fleetdesk.lines SELECT 'big', n || '.example.com', '', 1000000 + n, n, n, 0, 20000 FROM generate_series(1, 1000) n`,
-		`INSERT INTO fleetdesk.places SELECT 1000001, CASE WHEN n % 3 = 0 THEN 1900000000000000 + n ELSE 0 END, n, n, n, 'k' || n FROM generate_series(1, 20000) n`,
+		`INSERT INTO fleetdesk.lines SELECT 'big', n || '.example.com', '', 1000000 + n, 7, 1 + n, 0, 20000 FROM generate_series(1, 1000) n`,
+		`INSERT INTO fleetdesk.places SELECT 1000001, CASE WHEN n % 3 = 0 THEN 1900000000000000 + n ELSE 0 END, n, 1 + n, 2 + n, 'k' || n FROM generate_series(1, 20000) n`,
 		`INSERT INTO fleetdesk.ready SELECT 'big', CASE WHEN n % 3 = 0 THEN 1900000000000000 + n ELSE 0 END, n, 'k' || n, 0, false, '' FROM generate_series(1, 20000) n`,
 		`INSERT INTO fleetdesk.members SELECT 'big', 'k' || n, false, '', n FROM generate_series(1, 20000) n`,
 		`INSERT INTO fleetdesk.tickets SELECT 'grown' || n, '', n, 'big', '', '', '', '', false, n, 1900000000000000 + n, 1900000000000000 + n, CASE WHEN n % 2 = 0 THEN 'k' || n ELSE '' END, (n % 2) * n, n

@@ -283,6 +283,19 @@ func keptLeases(t *testing.T, db *sqldb.DB) {
 	if err != nil || len(rests) != 1 || rests[0].Target != "shop.example.com" || rests[0].Strikes != 1 {
 		t.Errorf("crawl.a rests %+v, %v", rests, err)
 	}
+	// Managed keys have seats: older ones by name, and what comes later stands
+	// behind them.
+	var seats []int64
+	for _, name := range []string{"crawl.a", "crawl.b"} {
+		keys, err := s.Key(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seats = append(seats, keys.Keys[0].Seat)
+	}
+	if seats[0] <= 23 || seats[1] <= seats[0] {
+		t.Errorf("seats %v", seats)
+	}
 	queue, err := s.Queue(t.Context(), "crawl.eu", 0, 10)
 	if err != nil || len(queue) != 1 || queue[0].ID != "six" || queue[0].Where["city"] != "Łódź" {
 		t.Errorf("the queue is %+v, %v", queue, err)
@@ -308,6 +321,19 @@ func keptLeases(t *testing.T, db *sqldb.DB) {
 	}
 	if _, err := s.Key(t.Context(), "win-03"); fault.Of(err) != fault.NotFound {
 		t.Errorf("the key that left its list while it was held: %v", err)
+	}
+	// A pick goes by the turns, of which there are none yet or an old one.
+	mustDo(t, s, lease.Lift{Key: "crawl.a"}, lease.Force{Key: "crawl.a"})
+	epoch := mustDo(t, s, lease.OpenEpoch{})[0].Epoch
+	pick := mustDo(t, s,
+		lease.PutKey{Epoch: epoch, Key: "crawl.c", UID: "uid-c", Pools: []string{"crawl.eu"}, ExitIP: "192.0.2.3"},
+		lease.Take{Pool: "crawl.eu", Target: "other.example.com", Account: "ann@example.com", Quick: true},
+		lease.Take{Pool: "crawl.eu", Target: "other.example.com", Account: "ann@example.com", Quick: true, Where: map[string]string{"city": "Łódź"}})
+	if k := pick[0].Key; k == nil || k.Seat <= seats[1] {
+		t.Errorf("a new key has the seat of %+v", k)
+	}
+	if pick[2].Use == nil && pick[1].Use == nil {
+		t.Errorf("the picks got %+v and %+v", pick[1].Busy, pick[2].Busy)
 	}
 	next := mustDo(t, s, lease.Enable{Key: "win-02", By: "root"}, lease.Take{Ticket: "seven", Pool: "win-vms", Account: "ann@example.com", RunsHooks: true})[1]
 	if next.Key == nil || next.Key.Name != "win-02" || next.Lease.Fence <= 23 || !next.Lease.Resetting {

@@ -18,9 +18,6 @@ import (
 // becomes conditions on the attributes that package deskkeys gives each key.
 type chosen struct{}
 
-// attrRegion is the attribute of a key's region.
-const attrRegion = "region"
-
 // Key implements api.Selection.
 func (chosen) Key(namespace, name string) string { return deskkeys.KeyName(namespace, name) }
 
@@ -39,7 +36,7 @@ func (chosen) Match(w wire.Wish) ([]lease.Match, error) {
 		return nil, err
 	}
 	for _, f := range []struct{ attribute, value string }{
-		{deskkeys.AttrProtocol, w.Scheme}, {deskkeys.AttrProvider, w.Provider}, {attrRegion, w.Region},
+		{deskkeys.AttrProtocol, w.Scheme}, {deskkeys.AttrProvider, w.Provider}, {deskkeys.AttrRegion, w.Region},
 	} {
 		if f.value != "" {
 			all = append(all, lease.Match{Attribute: f.attribute, Op: lease.In, Values: []string{f.value}})

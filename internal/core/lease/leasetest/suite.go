@@ -60,7 +60,7 @@ func RunStore(t *testing.T, newHarness func(t *testing.T) Harness) {
 // Clauses returns the suite, by subject.
 func Clauses() []Clause {
 	return slices.Concat(takeClauses(), queueClauses(), leaseClauses(), resetClauses(), restClauses(),
-		listClauses(), managedClauses(), changeClauses(), sweepClauses(), readClauses(), txClauses(), turnClauses(), quickClauses())
+		listClauses(), managedClauses(), changeClauses(), sweepClauses(), readClauses(), txClauses(), turnClauses(), matchClauses(), quickClauses(), flightClauses())
 }
 
 // run is one clause being checked.

@@ -52,7 +52,7 @@ func (b *bans) decide(p *planner) {
 	if b.targets > 0 && b.known {
 		var all []*member
 		for i := range p.members {
-			if m := &p.members[i]; !m.terminating && m.seen && !m.outdated && m.banned >= b.targets && !b.has(m.name) {
+			if m := &p.members[i]; !m.terminating && !m.outdated && m.banned >= b.targets && !b.has(m.name) {
 				all = append(all, m)
 			}
 		}

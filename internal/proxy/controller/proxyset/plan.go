@@ -147,7 +147,7 @@ func (p *planner) judge() {
 	failing, sick := p.failing()
 	for i := range p.members {
 		m := &p.members[i]
-		if m.terminating || !m.seen {
+		if m.terminating {
 			continue
 		}
 		d := due{member: m}
@@ -244,7 +244,7 @@ func (p *planner) block() string {
 		case m.terminating:
 		case m.wide && m.provider == p.provider:
 			return "nothing is replaced while provider " + p.provider + " cannot be relied on: " + m.trouble
-		case m.ready || p.leaving[m] || m.worked || !m.seen:
+		case m.ready || p.leaving[m] || m.worked:
 		case m.failed, m.trouble != "" && !m.quota:
 			return "nothing more is replaced until Proxy " + m.name + ", made from the present template, works: " + m.message
 		}
@@ -321,8 +321,6 @@ func (p *planner) remove(m *member, why cause) bool {
 			return false
 		}
 		p.ready--
-	} else if m.isMaking() && !p.leaving[m] {
-		p.making--
 	}
 	p.live--
 	p.gone[m] = true
