@@ -1,8 +1,10 @@
 package proxy_test
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"fleetdesk/api/v1alpha1"
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/proxy/probe"
+	"fleetdesk/internal/proxy/provider"
 	"fleetdesk/internal/proxy/provider/fake"
 )
 
@@ -43,7 +46,8 @@ func (r *rig) within(f func()) { r.mu.Lock(); defer r.mu.Unlock(); f() }
 // and goes with the machine that it was of.
 func TestExitFactsAreInTheStatus(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, fake.Options{})
+	// Each machine has the same address, so that only the machine tells them apart.
+	r := newRig(t, fake.Options{Address: func(provider.Owner) (string, int) { return "198.51.100.5", 3128 }})
 	leaks := probe.LeaksOf([]string{"Via", "X-Forwarded-For"})
 	r.found = func(probe.Target) probe.Result {
 		return probe.Result{OK: true, Reason: probe.ReasonOK, Latency: 300 * time.Millisecond, Leaks: leaks, ExitIP: netip.MustParseAddr("203.0.113.7")}
@@ -51,12 +55,18 @@ func TestExitFactsAreInTheStatus(t *testing.T) {
 	r.start()
 	r.create(r.proxy("a"))
 	r.reaches("a", v1alpha1.PhaseReady, v1alpha1.ReasonReady)
-	const before = "exit 203.0.113.7, leaks [Via X-Forwarded-For], 500 ms, 100%"
-	if got := shown(r.get("a")); got != before {
-		t.Errorf("with the condition Ready comes what is known: %s, want %s", got, before)
+	const first = "exit 203.0.113.7, leaks [Via X-Forwarded-For], 500 ms, 100%"
+	if got := shown(r.get("a")); got != first {
+		t.Errorf("with the condition Ready comes what is known: %s, want %s", got, first)
 	}
 
 	r.stop()
+	px := r.get("a")
+	px.Status.ChecksPassedPercent = new(int32(75)) // as an operator would have left it after a bad hour
+	if err := r.client.Status().Update(t.Context(), px); err != nil {
+		t.Fatal(err)
+	}
+	const before = "exit 203.0.113.7, leaks [Via X-Forwarded-For], 500 ms, 75%"
 	old := r.get("a").ResourceVersion
 	probes, other := 0, false
 	r.within(func() {
@@ -81,9 +91,9 @@ func TestExitFactsAreInTheStatus(t *testing.T) {
 		t.Errorf("a start of the operator is no news, nor are two probes: %s", shown(px))
 	}
 	r.within(func() { other = true })
-	r.shows("a", "exit 203.0.113.7, leaks ?, 125 ms, 100%")
+	r.shows("a", "exit 203.0.113.7, leaks ?, 125 ms, 75%")
 	r.within(func() { other = false })
-	r.shows("a", "exit 203.0.113.7, leaks [Via X-Forwarded-For], 500 ms, 100%")
+	r.shows("a", before)
 
 	// Another machine: what was known goes with the first one, before anything is
 	// known of the new one.
@@ -97,6 +107,49 @@ func TestExitFactsAreInTheStatus(t *testing.T) {
 	r.until("what is known of the first machine being gone", func() string {
 		if px := r.get("a"); px.Status.Leaks != nil || px.Status.LatencyMilliseconds != 0 {
 			return shown(px)
+		}
+		return ""
+	})
+}
+
+// moving is a provider whose machines get another address.
+type moving struct {
+	*fake.Provider
+	moved atomic.Bool
+}
+
+func (m *moving) ListByTag(ctx context.Context, installation string) ([]provider.HostList, error) {
+	lists, err := m.Provider.ListByTag(ctx, installation)
+	for _, l := range lists {
+		for i := range l.Instances {
+			if m.moved.Load() {
+				l.Instances[i].Address = "198.51.100.6"
+			}
+		}
+	}
+	return lists, err
+}
+
+// At another address it is another thing to check: nothing of it is known.
+func TestFactsGoWithTheAddress(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, fake.Options{})
+	p := &moving{Provider: r.fake}
+	r.providers.of["fake"] = p
+	r.found = func(target probe.Target) probe.Result {
+		if target.Address == "198.51.100.6" {
+			return probe.Result{Reason: probe.Timeout, Err: fault.New(fault.Timeout, "it does not answer yet")}
+		}
+		return probe.Result{OK: true, Reason: probe.ReasonOK, Latency: 300 * time.Millisecond, Leaks: probe.NoLeaks, ExitIP: netip.MustParseAddr("203.0.113.7")}
+	}
+	r.start()
+	r.create(r.proxy("a"))
+	r.shows("a", "exit 203.0.113.7, leaks [], 500 ms, 100%")
+	p.moved.Store(true)
+	r.until("nothing being known", func() string {
+		px := r.get("a")
+		if px.Status.Address != "198.51.100.6" || px.Status.ExitIP != "" || px.Status.Leaks != nil || px.Status.LatencyMilliseconds != 0 {
+			return px.Status.Address + ": " + shown(px)
 		}
 		return ""
 	})

@@ -58,6 +58,7 @@ func TestWhatWasDoneCountsUntilItIsSeen(t *testing.T) {
 	if k.stale(noon.Add(seenAfter)) || !k.stale(noon.Add(seenAfter+time.Second)) {
 		t.Error("one that is not seen for long is not looked for, or too early")
 	}
+	k.delete("a") // as it was thought, and was not so
 	k.doubt()
 	if !k.stale(noon) {
 		t.Error("what is in doubt is not looked for")

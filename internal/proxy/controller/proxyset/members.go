@@ -1,7 +1,8 @@
 package proxyset
 
 import (
-	"hash/fnv"
+	"crypto/sha256"
+	"encoding/binary"
 	"time"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -87,13 +88,8 @@ func memberOf(px *v1alpha1.Proxy, rotation *v1alpha1.Rotation) member {
 }
 
 func lot(uid types.UID) uint64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(uid))
-	x := h.Sum64() // its high bits hardly differ for texts that end alike
-	x ^= x >> 33
-	x *= 0xff51afd7ed558ccd
-	x ^= x >> 33
-	return x
+	sum := sha256.Sum256([]byte(uid))
+	return binary.BigEndian.Uint64(sum[:])
 }
 
 // ageLimit is when a Proxy is as old as it may become: its own share of the

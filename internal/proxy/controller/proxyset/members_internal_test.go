@@ -46,6 +46,7 @@ func TestWhoseFaultItIs(t *testing.T) {
 		"being made":               {"", proxy("Provisioning", [4]any{p, "False", "Provisioning", 1}, [4]any{h, "Unknown", "NotProbedYet", 1}, [4]any{r, "False", "Provisioning", 1}), never, false, false, false},
 		"works":                    {"", proxy("Ready", [4]any{p, "True", "Provisioned", 2}, [4]any{h, "True", "ProbePassed", 3}, [4]any{r, "True", "Ready", 3}), never, false, false, true},
 		"fails":                    {"", proxy("Unhealthy", [4]any{p, "True", "Provisioned", 2}, [4]any{h, "False", "ProbeFailed", 60}, [4]any{r, "False", "ProbeFailed", 60}), 65, false, false, true},
+		"fails early":  {"it worked", proxy("Unhealthy", [4]any{p, "True", "Provisioned", 2}, [4]any{h, "False", "ProbeFailed", 10}, [4]any{r, "False", "ProbeFailed", 10}), 15, false, false, true},
 		"never worked":             {"making it again seldom helps", proxy("Unhealthy", [4]any{p, "True", "Provisioned", 2}, [4]any{h, "False", "ProbeFailed", 4}, [4]any{r, "False", "ProbeFailed", 1}), 30, false, false, false},
 		"never worked, fails late": {"", proxy("Unhealthy", [4]any{p, "True", "Provisioned", 28}, [4]any{h, "False", "ProbeFailed", 29}, [4]any{r, "False", "ProbeFailed", 1}), 34, false, false, false},
 		"inconclusive":             {"the check says nothing", proxy("Unhealthy", [4]any{p, "True", "Provisioned", 2}, [4]any{h, "False", "ProbeInconclusive", 60}, [4]any{r, "False", "ProbeInconclusive", 60}), never, false, false, true},
@@ -139,6 +140,8 @@ func TestOutdated(t *testing.T) {
 		return s
 	}
 	made := newProxy(set(), "s-1", templateHash(&set().Spec.Template))
+	changed := newProxy(set(), "s-1", templateHash(&set().Spec.Template))
+	changed.Spec.Port, changed.Labels["by"] = 1080, "hand"
 	elder := newProxy(set(), "s-1", "0123456789") // by an operator that knew fewer defaults
 	for name, tc := range map[string]struct {
 		px     *v1alpha1.Proxy
@@ -147,6 +150,7 @@ func TestOutdated(t *testing.T) {
 	}{
 		"same":                  {made, func(*v1alpha1.ProxySet) {}, false},
 		"not of the template":   {made, func(s *v1alpha1.ProxySet) { s.Spec.Replicas = new(int32(5)); s.Labels = map[string]string{"c": "d"} }, false},
+		"changed by hand":       {changed, func(*v1alpha1.ProxySet) {}, false},
 		"image":                 {made, func(s *v1alpha1.ProxySet) { s.Spec.Template.Spec.Placement.Image = "other" }, true},
 		"provider":              {made, func(s *v1alpha1.ProxySet) { s.Spec.Template.Spec.Provider = "far" }, true},
 		"label":                 {made, func(s *v1alpha1.ProxySet) { s.Spec.Template.Metadata.Labels["c"] = "d" }, true},

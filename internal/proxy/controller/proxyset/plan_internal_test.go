@@ -102,6 +102,7 @@ func TestPlan(t *testing.T) {
 		"age to come":                {"", 1, 0, 1, bans{}, fleet(1, limit(time.Minute)), nil, 0, v1alpha1.ReasonSettled, "", time.Minute},
 		"its own limit first":        {"the one that is due first goes first", 2, 1, 0, bans{}, with(nil, px("a", limit(-time.Second)), px("b", limit(-time.Minute))), []string{"b: age"}, 0, v1alpha1.ReasonRotating, "", 0},
 		"held ones last":             {"", 3, 1, 0, bans{}, with(fleet(2, old, held), px("x", old)), []string{"x: age"}, 0, v1alpha1.ReasonRotating, "", 0},
+		"unseen ones cannot go": {"it is not known yet which one it is", 1, 0, 1, bans{}, with(fleet(2), member{name: "x"}), []string{"p0"}, 0, v1alpha1.ReasonScaling, "", 0},
 		"unseen ones are on the way": {"what the cache does not show yet is not made twice", 2, 0, 1, bans{}, with(fleet(1), member{name: "x"}), nil, 0, v1alpha1.ReasonScaling, "", 0},
 
 		"template":                             {"", 2, 0, 1, bans{}, fleet(2, outdatedOne), nil, 1, v1alpha1.ReasonUpdating, "the template changed: 2", 0},
@@ -109,7 +110,7 @@ func TestPlan(t *testing.T) {
 		"template before age":                  {"one cause each", 1, 1, 0, bans{}, fleet(1, outdatedOne, old), []string{"p0: template"}, 0, v1alpha1.ReasonUpdating, "", 0},
 		"never all at once":                    {"old ones that do not work are given up within the bounds", 4, 1, 0, bans{}, fleet(4, outdatedOne, unhealthy), []string{"p0: template"}, 0, v1alpha1.ReasonUpdating, "", 0},
 		"nor while one is made":                {"what is being made cannot be relied on yet", 3, 0, 1, bans{}, with(fleet(3, outdatedOne, unhealthy), px("x", making)), nil, 0, v1alpha1.ReasonUpdating, "", 0},
-		"a host away, template, one at a time": {"its deletion would hold up the others", 2, 1, 0, bans{}, with(fleet(1, outdatedOne, away, limit(-time.Hour)), px("x", outdatedOne)), []string{"x: template"}, 0, v1alpha1.ReasonUpdating, "", 0},
+		"a host away, template, one at a time": {"its deletion would hold up the others", 2, 1, 0, bans{}, with(fleet(1, outdatedOne, away, limit(-time.Hour)), px("x", outdatedOne, limit(time.Hour))), []string{"x: template"}, 0, v1alpha1.ReasonUpdating, "", 0},
 		"ages to come":                         {"", 2, 0, 1, bans{}, with(fleet(1, limit(time.Hour)), px("x", limit(time.Minute)), px("y", terminating)), nil, 0, v1alpha1.ReasonScaling, "", time.Minute},
 		"a new one fails":                      {"what would come instead does not work", 4, 2, 1, bans{}, with(fleet(4, outdatedOne), px("x", making, unhealthy)), nil, 0, v1alpha1.ReasonHeldBack, "until Proxy x, made from the present template, works: it is x", 0},
 		"a new one cannot be made":             {"", 4, 2, 1, bans{}, with(fleet(4, outdatedOne), px("x", unplaced, away)), nil, 0, v1alpha1.ReasonHeldBack, "until Proxy x", 0},
