@@ -106,6 +106,7 @@ func lanes() []lane {
 			steps: []step{
 				goTest("", "./test/leases", "-count=1"),
 				goTest("", "./test/fleet", "-count=1"),
+				goTest("", "./test/selection", "./test/waterfall"),
 			},
 		},
 		{

@@ -160,11 +160,17 @@ func (w *work) step(row *keyRow, op Op, around Around) Result {
 		return Result{Err: err, Key: &before, Lease: before.Lease}
 	}
 	w.over(row)
+	if before.UID != after.UID {
+		after.Since = w.begin.Counter
+	}
 	if e.Lift != nil && after.Managed && after.ExitIP == "" && len(after.Pools) > 0 || reseats(&before, &after) {
 		w.seat(&after)
 	}
 	w.set(row, after)
 	row.dropped = e.Drop
+	if e.Lift != nil && !w.allOver(before.ExitIP) {
+		return Result{}
+	}
 	// Rests go first: what a successor must not inherit is gone before it rests.
 	if e.Clear {
 		w.lift([]CooldownID{{ScopeKey, after.Name, ""}})
@@ -177,7 +183,7 @@ func (w *work) step(row *keyRow, op Op, around Around) Result {
 		return Result{}
 	}
 	after = row.now
-	if e.Event != "" && !(e.Drop && before.stray(w.begin.Now)) { // from nothing to nothing
+	if e.Event != "" && !(e.Drop && before.stray(w.begin.Now)) && !(e.Drop && before.UID == "" && row.fresh) { // from nothing to nothing
 		w.event(e.Event, &before, &after, op)
 	}
 	w.mayFree(&before, &after)
@@ -190,7 +196,11 @@ func (w *work) over(row *keyRow) {
 		return
 	}
 	row.untold = false
-	w.tell(Event{Kind: string(row.now.Lease.End), Key: row.now.Name, Lease: row.now.ID().String(), Pool: row.now.Lease.Pool})
+	l := row.now.Lease
+	w.tell(Event{Kind: string(l.End), Key: row.now.Name, Lease: row.now.ID().String(), Pool: l.Pool})
+	if p, until := w.leaves(l); until.After(w.begin.Now) {
+		w.remember(restsOn(p, &row.now, l.Target), func(c Cooldown) Cooldown { return c.used(p, l.EndedAt) })
+	}
 	w.mayFree(&row.was, &row.now)
 }
 
@@ -260,6 +270,9 @@ func (w *work) tell(e Event) {
 
 func (w *work) sweep(op Sweep) Result {
 	limit := max(op.Limit, 1)
+	if !w.foreseeOver(w.due) {
+		return Result{}
+	}
 	done := 0
 	for _, name := range w.due {
 		row := w.key(name)
@@ -273,7 +286,7 @@ func (w *work) sweep(op Sweep) Result {
 		done++
 	}
 	w.forget = max(w.forget, limit)
-	res := Result{More: len(w.due) >= limit, Next: w.nextDue}
+	res := Result{More: len(w.due) >= limit || w.old, Next: w.nextDue}
 	for _, r := range w.written { // what runs since, or otherwise, than the store knows
 		if !r.dropped && r.now.Held(w.begin.Now) && (res.Next.IsZero() || r.now.Lease.Expires.Before(res.Next)) {
 			res.Next = r.now.Lease.Expires

@@ -307,3 +307,22 @@ func all(ops []lease.Op) string {
 	}
 	return text
 }
+
+// A pick has none of the keys that need a reset; a lease beside it does.
+func TestBatchQuickAndLease(t *testing.T) {
+	quick := lease.Take{Quick: true, Pool: "q", Account: "ann"}
+	hold := take("q", "hold")
+	for name, ops := range map[string][]lease.Op{"the pick first": {quick, hold}, "the lease first": {hold, quick}, "many": {quick, quick, hold, quick}} {
+		m, now := spied(&spy{})
+		do(t, m, lease.Publish{Pool: lease.Pool{Name: "p", Hooks: lease.Hooks{Reset: true}}, Items: []string{"a"}}, lease.Publish{Pool: lease.Pool{Name: "q"}, Items: []string{"a"}})
+		first := take("p", "first")
+		first.RunsHooks = true
+		do(t, m, first)
+		*now = now.Add(lease.MaxTTL)
+		for i, r := range do(t, m, ops...) {
+			if got := r.Key != nil; got == ops[i].(lease.Take).Quick {
+				t.Errorf("%s: op %d got a key: %v", name, i, got)
+			}
+		}
+	}
+}

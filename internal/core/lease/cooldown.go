@@ -1,6 +1,8 @@
 package lease
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"slices"
 	"time"
 )
@@ -35,6 +37,14 @@ type Cooldown struct {
 type InFlight struct {
 	Fence int64
 	Ends  time.Time
+	// By says whose it is: a hash of the account ([ByAccount]).
+	By uint64
+}
+
+// ByAccount is the hash of an account that a use keeps.
+func ByAccount(account string) uint64 {
+	sum := sha256.Sum256([]byte(account))
+	return binary.BigEndian.Uint64(sum[:])
 }
 
 // used is the rest after a use. Bans of which nobody would speak any more are
@@ -55,12 +65,12 @@ func (c Cooldown) turned(turn, now time.Time) Cooldown {
 	return c
 }
 
-// flying has a use that counts until `ends`, or not any more when that is now.
-func (c Cooldown) flying(fence int64, ends, now time.Time) Cooldown {
-	c.Uses = slices.DeleteFunc(slices.Clone(c.Uses), func(u InFlight) bool { return u.Fence == fence || !u.Ends.After(now) })
-	if ends.After(now) {
-		c.Uses = append(c.Uses, InFlight{fence, ends})
-		c.Forget = later(c.Forget, ends)
+// flying has a use that counts until its end, or not any more when that is now.
+func (c Cooldown) flying(of InFlight, now time.Time) Cooldown {
+	c.Uses = slices.DeleteFunc(slices.Clone(c.Uses), func(u InFlight) bool { return u.Fence == of.Fence || !u.Ends.After(now) })
+	if of.Ends.After(now) {
+		c.Uses = append(c.Uses, of)
+		c.Forget = later(c.Forget, of.Ends)
 	}
 	if len(c.Uses) == 0 {
 		c.Uses = nil

@@ -78,6 +78,10 @@ type (
 	}
 )
 
+// quickly marks the question of a quick pick: it has none of the keys that need a
+// reset, which a lease gets.
+const quickly = "\x03"
+
 // question is what makes two requests of a pool alike.
 func question(target string, where map[string]string, match []Match) string {
 	if len(where)+len(match) == 0 {
@@ -223,6 +227,9 @@ func (w *work) suits(p Pool, op Take, r *keyRow, next []string) bool {
 		if c := w.cooldowns[id]; c != nil && w.begin.Now.Before(c.Until) {
 			return false
 		}
+	}
+	if w.owed(&r.now, op.Target).After(w.begin.Now) {
+		return false
 	}
 	return w.cooldowns[restsOn(p, &r.now, op.Target)].fullUntil(p.InFlight, w.begin.Now).IsZero()
 }

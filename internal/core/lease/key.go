@@ -33,6 +33,9 @@ type Key struct {
 	// is another machine, or something that kept it away was lifted.
 	Joined time.Time
 	Seat   int64
+	// Since is the last number that had been given out when its UID came: uses up
+	// to it were another machine's.
+	Since int64
 	// Disabled is set while somebody took it out of use.
 	Disabled *Disabled
 	// Bars are what keeps it from being leased while a person changes it. They
@@ -305,8 +308,9 @@ func (m Match) holds(attributes map[string]string) bool {
 }
 
 // stray reports whether nothing keeps the row any more: no list has the key
-// and nobody holds it.
-func (k *Key) stray(now time.Time) bool { return len(k.Pools) == 0 && !k.Held(now) }
+// and nobody holds it. A machine in no pool stays itself: what it rests for holds
+// when a pool has it again, so its row goes with it.
+func (k *Key) stray(now time.Time) bool { return len(k.Pools) == 0 && !k.Managed && !k.Held(now) }
 
 // list makes pools, which are sorted, the ones that list the key. Those that
 // drop it while somebody holds it go on showing it.
@@ -323,6 +327,12 @@ func (k *Key) list(pools []string, now time.Time) {
 	k.Pools, k.Leaving = pools, leaving
 }
 
+// hasBeenIn reports whether the key can have been used through the pool: it is in
+// it, is leaving it, or had its last lease from it.
+func (k *Key) hasBeenIn(pool string) bool {
+	return k.in(pool) || slices.Contains(k.Leaving, pool) || k.Lease != nil && k.Lease.Pool == pool
+}
+
 // in reports whether the pool lists the key.
 func (k *Key) in(pool string) bool { return slices.Contains(k.Pools, pool) }
 
@@ -330,7 +340,7 @@ func (k *Key) in(pool string) bool { return slices.Contains(k.Pools, pool) }
 func (k *Key) same(o *Key) bool {
 	return k.Name == o.Name && slices.Equal(k.Pools, o.Pools) && slices.Equal(k.Leaving, o.Leaving) && k.Managed == o.Managed &&
 		k.UID == o.UID && maps.Equal(k.Attributes, o.Attributes) && k.ExitIP == o.ExitIP && k.Unfit == o.Unfit && k.Weight == o.Weight &&
-		k.Joined.Equal(o.Joined) && k.Seat == o.Seat &&
+		k.Joined.Equal(o.Joined) && k.Seat == o.Seat && k.Since == o.Since &&
 		equal(k.Disabled, o.Disabled) && slices.Equal(k.Bars, o.Bars) && equal(k.Lease, o.Lease) && slices.Equal(k.Past, o.Past) &&
 		k.NeedsReset == o.NeedsReset && k.ResetFailures == o.ResetFailures && k.Errors == o.Errors &&
 		k.CoolUntil.Equal(o.CoolUntil) && k.UsedAt.Equal(o.UsedAt)

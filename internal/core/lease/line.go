@@ -78,7 +78,7 @@ const (
 	unparks = 8
 	// patience is how many keys that are held, or barred, a walk passes over before
 	// it sends others to the end of the line.
-	patience = 16
+	patience = 2
 	// doubts is how many keys that were used otherwise since a walk puts in order
 	// before it takes the best of them.
 	doubts = 512

@@ -213,7 +213,7 @@ func TestLinesGoByTurns(t *testing.T) {
 			},
 			"report": func(*rapid.T) {
 				if last.Key != "" {
-					run(lease.Report{Key: last.Key, Pool: "p", Target: pick(s, "target", "x.example", "y.example"), Outcome: pick(s, "outcome", lease.OK, lease.Failed, lease.Banned), Use: last})
+					run(lease.Report{Key: last.Key, Pool: "p", Target: pick(s, "target", "x.example", "y.example"), Outcome: pick(s, "outcome", lease.OK, lease.Failed, lease.Banned), Use: last, Account: "ann"})
 				}
 			},
 			"time": func(*rapid.T) {
@@ -281,6 +281,34 @@ func TestLinesCostLittle(t *testing.T) {
 		*now = r.Busy.Due // they come free one after another
 		if round == 1 {
 			*now = now.Add(time.Minute) // or all at once
+		}
+	}
+}
+
+// Keys that are held are passed over once each, not by every pick.
+func TestLinesPassHeldKeysOnce(t *testing.T) {
+	s := &spy{}
+	m, now := spied(s)
+	managed(t, m, 400)
+	for i := range 150 {
+		do(t, m, take("m", fmt.Sprint("h", i)))
+	}
+	read := []int{}
+	for range 6 {
+		*now = now.Add(time.Second)
+		s.loaded = 0
+		if r := do(t, m, lease.Take{Pool: "m", Target: "x.example", Account: "ann", Quick: true})[0]; r.Use == nil {
+			t.Fatalf("it got %+v", r.Busy)
+		}
+		read = append(read, s.loaded)
+	}
+	if read[0] < 150 {
+		t.Fatalf("the first pick read %d rows: the test shows nothing", read[0])
+	}
+	for _, n := range read[2:] {
+		if n > 100 {
+			t.Errorf("picks read %v rows", read)
+			break
 		}
 	}
 }

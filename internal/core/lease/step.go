@@ -77,7 +77,7 @@ func Step(k Key, op Op, around Around, now time.Time) (Key, Effects, error) {
 	case Unclaim:
 		err = k.unclaim(op, now)
 	case Force:
-		e, err = k.force(op, now)
+		e, err = k.force(op, around, now)
 	case Disable:
 		k.Disabled = &Disabled{Reason: op.Reason, By: op.By, At: now}
 		e.Event = "disabled"
@@ -113,7 +113,8 @@ func Step(k Key, op Op, around Around, now time.Time) (Key, Effects, error) {
 	if !k.Held(now) {
 		k.Leaving = nil // nothing shows it there any more
 	}
-	e.Drop = k.stray(now)
+	_, gone := op.(DropKey)
+	e.Drop = e.Drop || gone || k.stray(now)
 	return k, e, nil
 }
 
@@ -334,7 +335,7 @@ func orNone(reason string) string {
 	return reason
 }
 
-func (k *Key) force(op Force, now time.Time) (Effects, error) {
+func (k *Key) force(op Force, around Around, now time.Time) (Effects, error) {
 	if !k.Held(now) {
 		return Effects{}, fault.WithCode(fault.Errorf(fault.Conflict, "nobody holds key %s", k.Name), "not_held")
 	}
@@ -348,7 +349,11 @@ func (k *Key) force(op Force, now time.Time) (Effects, error) {
 	if op.Rest > 0 {
 		k.CoolUntil = later(k.CoolUntil, now.Add(op.Rest.Truncate(time.Microsecond)))
 	}
-	return Effects{Event: "forced"}, nil
+	e := Effects{Event: "forced"}
+	if p := around.Pool; p.Cooldown > 0 && p.turnwise(k.Lease.Target) {
+		e.Used = k.Lease.Target // it was used until now
+	}
+	return e, nil
 }
 
 func (k *Key) report(op Report, now time.Time) (Effects, error) {
@@ -358,6 +363,8 @@ func (k *Key) report(op Report, now time.Time) (Effects, error) {
 	case op.Use == ID{}:
 	case op.Use.Key != k.Name:
 		return Effects{}, fault.WithCode(fault.Errorf(fault.Invalid, "%s was no use of key %s", op.Use, k.Name), "use")
+	case op.Use.Fence <= k.Since:
+		return Effects{}, fault.WithCode(fault.Errorf(fault.Conflict, "%s was a use of the machine before: key %s is another one by now", op.Use, k.Name), "uid")
 	case k.Held(now) && k.Lease.Fence == op.Use.Fence && k.Lease.Account != op.Account:
 		return Effects{}, fault.WithCode(fault.Errorf(fault.Denied, "lease %s belongs to another account", op.Use), "not_owner")
 	}
@@ -398,6 +405,7 @@ func (k *Key) put(op PutKey, now time.Time) Effects {
 	k.Managed, k.UID = true, op.UID
 	k.list(slices.Compact(slices.Sorted(slices.Values(op.Pools))), now)
 	k.Attributes, k.ExitIP, k.Unfit, k.Weight = op.Attributes, op.ExitIP, op.Unfit, op.Weight
+	e.Drop = before.UID == "" && len(k.Pools) == 0 // there is nothing to keep of it yet
 	if e.Event == "" && !k.same(&before) {
 		e.Event = "changed"
 	}

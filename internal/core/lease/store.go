@@ -214,7 +214,8 @@ type Want struct {
 	// Changes are the latest change of each pool.
 	Changes []string
 	// Due are up to that many keys whose running lease has Expires <= Now, the
-	// oldest first, and the earliest Expires after Now.
+	// oldest first, and the earliest Expires after Now. With them comes whether there
+	// are lines with Used [LineFor] before Now, or that are gone and left places.
 	Due int
 	// Lost are the waiting tickets with PlaceUntil <= Now, at most [MaxQueue],
 	// and the latest PlaceUntil of any waiting ticket.
@@ -296,6 +297,7 @@ type Found struct {
 	Changes    []Change
 	Due        []Key
 	NextDue    time.Time // zero for none
+	Old        bool
 	Lost       []Ticket
 	LastPlace  time.Time
 }
@@ -389,6 +391,6 @@ type Changes struct {
 type KeyWrite struct {
 	Key
 	// Relist is set when Pools or Leaving changed, Facts when Managed, UID,
-	// Attributes, ExitIP, Unfit, Weight, Joined or Seat did.
+	// Attributes, ExitIP, Unfit, Weight, Joined, Seat or Since did.
 	Relist, Facts bool
 }

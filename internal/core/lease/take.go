@@ -193,6 +193,9 @@ func (w *work) unclaim(op Unclaim) Result {
 func (w *work) choose(p Pool, op Take, t *ticketRow) (*keyRow, *line) {
 	s := &search{aside: map[string]bool{}, cursors: map[string]*cursor{}}
 	question := question(op.Target, op.Where, op.Match)
+	if op.Quick {
+		question += quickly
+	}
 	best := func() *keyRow {
 		if p.turnwise(op.Target) && p.isNew(w.begin.Counter+1) {
 			if r := w.findNew(p, op, s, s.cursor(question)); r != nil {
@@ -285,7 +288,7 @@ func (w *work) quick(op Take) Result {
 	id := restsOn(*p, &row.now, op.Target)
 	if p.InFlight > 0 {
 		u.Ends = w.begin.Now.Add(p.TTL)
-		if !w.fly(id, u.ID.Fence, u.Ends) {
+		if !w.fly(id, InFlight{u.ID.Fence, u.Ends, ByAccount(op.Account)}) {
 			return Result{}
 		}
 	}

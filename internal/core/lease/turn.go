@@ -78,6 +78,7 @@ func (w *work) turn(p Pool, k *Key, target string) (at order, used bool) {
 // restUntil is when neither a rest nor the uses in flight keep the key from the
 // target any more, as far as time alone tells. The cooldowns must be known.
 func (w *work) restUntil(p Pool, k *Key, target string) (until time.Time) {
+	until = w.owed(k, target)
 	for _, id := range restsBy(k, target) {
 		if c := w.cooldowns[id]; c != nil {
 			until = later(until, c.Until)

@@ -307,7 +307,7 @@ func TestRoundTrips(t *testing.T) {
 			})...)
 			return many(256, func(i int) lease.Op {
 				id := picks[i].Use.ID
-				return lease.Report{Key: id.Key, Pool: "m", Target: fmt.Sprintf("%d.example", i%64), Outcome: lease.OK, Use: id}
+				return lease.Report{Key: id.Key, Pool: "m", Target: fmt.Sprintf("%d.example", i%64), Outcome: lease.OK, Use: id, Account: "ann"}
 			})
 		}},
 		"broken keys": {"the pool is counted once", 2, func(t *testing.T, m lease.Store) []lease.Op {

@@ -64,7 +64,7 @@ func (w *work) cause(p Pool, op Take, k *Key) string {
 	if op.Target == "" {
 		return WhyPromised
 	}
-	resting := false
+	resting := w.owed(k, op.Target).After(w.begin.Now)
 	for _, id := range restsBy(k, op.Target) {
 		c := w.cooldowns[id]
 		switch {
@@ -100,7 +100,7 @@ func (w *work) dueInTurn(p Pool, op Take, next []Key, more bool, due func(time.T
 	}
 	for i := range next {
 		if k := &next[i]; k.Matches(op.Where, op.Match...) {
-			due(later(k.FreeAt(), w.restUntil(p, k, op.Target)))
+			due(later(later(k.FreeAt(), w.restUntil(p, k, op.Target)), w.willOwe(k, op.Target)))
 		}
 	}
 	if more {

@@ -52,6 +52,7 @@ type work struct {
 	bars       map[string][]Bar   // of names without a row, at the transaction's begin
 	due        []string
 	nextDue    time.Time
+	old        bool // lines are to be forgotten, or left places
 	lost       []Ticket
 	lastPlace  time.Time
 
@@ -246,7 +247,7 @@ func (w *work) load(want Want) error {
 		for i := range f.Due {
 			w.due = append(w.due, f.Due[i].Name)
 		}
-		w.nextDue = f.NextDue
+		w.nextDue, w.old = f.NextDue, f.Old
 	}
 	if want.Lost {
 		w.lost, w.lastPlace = f.Lost, f.LastPlace
@@ -420,7 +421,7 @@ func (r *keyRow) write() KeyWrite {
 	k.Version = r.was.Version
 	k.Relist = r.fresh || !slices.Equal(r.now.Pools, r.was.Pools) || !slices.Equal(r.now.Leaving, r.was.Leaving)
 	k.Facts = r.fresh || r.now.Managed != r.was.Managed || r.now.UID != r.was.UID || r.now.ExitIP != r.was.ExitIP ||
-		r.now.Unfit != r.was.Unfit || r.now.Weight != r.was.Weight || r.now.Seat != r.was.Seat || !r.now.Joined.Equal(r.was.Joined) ||
+		r.now.Unfit != r.was.Unfit || r.now.Weight != r.was.Weight || r.now.Seat != r.was.Seat || r.now.Since != r.was.Since || !r.now.Joined.Equal(r.was.Joined) ||
 		!maps.Equal(r.now.Attributes, r.was.Attributes)
 	return k
 }

@@ -67,10 +67,10 @@ var lookup = idna.New(idna.MapForLookup(), idna.BidiRule(), idna.Transitional(fa
 // hostOf cuts the host out of a URL, or of a host with a port.
 func hostOf(s string) (string, error) {
 	rest := s
-	if scheme, after, ok := strings.Cut(rest, "://"); ok && isScheme(scheme) {
+	if front, after, ok := cutSlashes(rest); ok && isScheme(front) {
 		rest = after
-	} else {
-		rest = strings.TrimPrefix(rest, "//")
+	} else if rest = strings.TrimPrefix(rest, "//"); slashAfterColon(rest) {
+		return "", refused("the target is no URL and no host name: write https:// and the host, such as https://shop.example.com/, or the host alone")
 	}
 	if i := strings.IndexAny(rest, `/\?#`); i >= 0 { // browsers take both slashes
 		rest = rest[:i]
@@ -84,6 +84,9 @@ func hostOf(s string) (string, error) {
 		return "", refused("the target %.80q is an IP address: name the site's host, such as shop.example.com", rest)
 	case n == 1:
 		host, port, _ := strings.Cut(rest, ":")
+		if port == "" && !strings.Contains(host, ".") { // "https:" is no host
+			return "", refused("the target %.80q ends in a colon: name the site's host, such as shop.example.com", rest)
+		}
 		if _, err := strconv.ParseUint(port, 10, 16); err != nil && port != "" {
 			return "", refused("the target %.80q has a port that is no number from 0 to 65535: leave it out", rest)
 		}
@@ -97,6 +100,25 @@ func hostOf(s string) (string, error) {
 	}
 	return rest, nil
 }
+
+// cutSlashes cuts a text at a colon with two slashes behind it, of either kind:
+// browsers take both.
+func cutSlashes(s string) (front, after string, ok bool) {
+	front, after, ok = strings.Cut(s, ":")
+	if !ok || len(after) < 2 || !isSlash(after[0]) || !isSlash(after[1]) {
+		return "", "", false
+	}
+	return front, after[2:], true
+}
+
+// slashAfterColon reports whether the host, or what looks like it, ends in a colon
+// with a slash behind it: browsers find another host there than the text before it.
+func slashAfterColon(s string) bool {
+	i := strings.IndexAny(s, `/\?#`)
+	return i > 0 && isSlash(s[i]) && s[i-1] == ':'
+}
+
+func isSlash(c byte) bool { return c == '/' || c == '\\' }
 
 func isScheme(s string) bool {
 	for i := range len(s) {

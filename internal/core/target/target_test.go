@@ -29,6 +29,9 @@ func TestNormalize(t *testing.T) {
 		"https://shop.example.com/?next=http://other.example": "shop.example.com",
 		"shop.example.com/http://other.example":               "shop.example.com",
 		`https://shop.example.com\@other.example`:             "shop.example.com", // as browsers read it
+		`http:\\shop.example.com\cart`:                        "shop.example.com",
+		`https:/\shop.example.com/`:                           "shop.example.com",
+		"https://shop.example.com:/x":                         "shop.example.com",
 		"localhost":                                           "localhost",
 		"my_shop.example.com":                                 "my_shop.example.com",
 		"r3---sn-abc.example.com":                             "r3---sn-abc.example.com",
@@ -91,6 +94,17 @@ func TestNormalizeRefuses(t *testing.T) {
 		"a port too high":               {"example.com:65536", "port"},
 		"a scheme alone":                {"https://", "names no host"},
 		"a scheme and a path":           {"https:///cart", "names no host"},
+		"a scheme and one slash":        {"https:/shop.example.com/", "write https://"},
+		"a scheme and one backslash":    {`http:\shop.example.com`, "write https://"},
+		"a scheme without slashes":      {"https:shop.example.com", "port"},
+		"a scheme and a colon":          {"https:", "ends in a colon"},
+		"a scheme, a colon and a query": {"https:?x", "ends in a colon"},
+		"a URL in a URL":                {"https://http://shop.example.com", "ends in a colon"},
+		"what is no scheme":             {"1http://shop.example.com", "write https://"},
+		"what is no scheme, with a dot": {"1.http://shop.example.com", "write https://"},
+		"a host, a colon and a slash":   {"shop.example.com:/x", "write https://"},
+		"a user, a colon and a slash":   {"ann:/hunter2@shop.example.com", "write https://"},
+		"three slashes":                 {`https:/\/shop.example.com`, "names no host"},
 		"a control character":           {"shop\x00.example.com", "character that no host name has"},
 		"a line break":                  {"shop.example.com\n", "character that no host name has"},
 		"a percent sign":                {"shop%2eexample.com", "character that no host name has"},
@@ -165,6 +179,11 @@ func holds(t interface {
 	for _, same := range []string{got, got + ".", strings.ToUpper(got), "https://" + got + ":443/x", got + ":80"} {
 		if again, err := target.Normalize(same); err != nil || again != got {
 			t.Fatalf("Normalize(%q) = %q, but of %q it is %q, %v", s, got, same, again, err)
+		}
+	}
+	for _, front := range []string{"https:/", `https:\`, `http:/\`, `ws:\\`, "https:", "https:///", "1http://", "x-y.z://", `//`, `\\`} { // the same, or none
+		if again, err := target.Normalize(front + got + "/x"); err == nil && again != got {
+			t.Fatalf("Normalize(%q) = %q", front+got+"/x", again)
 		}
 	}
 	site := target.Site(got)

@@ -83,6 +83,7 @@ var (
 	loadActions   = plain(`SELECT o.key, o.action, o."user" FROM fleetdesk.open_actions o WHERE o.key <> '' ORDER BY o.seq`)
 
 	loadDue     = keysOf("SELECT r.key FROM fleetdesk.running r WHERE r.expires <= $1 ORDER BY r.expires, r.key LIMIT $2", "")
+	loadOld     = plain("SELECT 1 FROM fleetdesk.old_lines o WHERE o.no > 0 UNION ALL SELECT 1 FROM fleetdesk.lines l WHERE l.used < $1 LIMIT 1")
 	loadNextDue = plain("SELECT coalesce(min(r.expires), 0) FROM fleetdesk.running r WHERE r.expires > $1")
 )
 
@@ -215,6 +216,11 @@ func (t *leaseTx) Load(ctx context.Context, w lease.Want) (f lease.Found, err er
 	if w.Due > 0 {
 		add(loadDue, into(&f.Due, t.key), now, int64(w.Due))
 		add(loadNextDue, timeInto(&f.NextDue), now)
+		add(loadOld, func(r scanner) error {
+			var one int
+			f.Old = true
+			return r.Scan(&one)
+		}, micros(t.begin.Now.Add(-lease.LineFor)))
 	}
 	if w.Lost {
 		add(loadLost, into(&f.Lost, scanTicket), now, int64(lease.MaxQueue))

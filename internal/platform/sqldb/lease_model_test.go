@@ -77,6 +77,7 @@ func plain(all []lease.Result) (out []any) {
 			text = r.Err.Error()
 			r.Err = nil
 		}
+		r.More = false // a database forgets places of lines later than memory
 		out = append(out, text, r)
 	}
 	return out

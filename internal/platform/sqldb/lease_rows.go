@@ -1,6 +1,7 @@
 package sqldb
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strconv"
@@ -112,7 +113,7 @@ func matchOf(s string) (all []lease.Match, err error) {
 	return all, nil
 }
 
-// uses and usesOf are uses in flight as fence=end, with commas between.
+// uses and usesOf are uses in flight as fence=end=account, with commas between.
 func uses(all []lease.InFlight) string {
 	var b strings.Builder
 	for i, u := range all {
@@ -122,6 +123,8 @@ func uses(all []lease.InFlight) string {
 		b.WriteString(strconv.FormatInt(u.Fence, 10))
 		b.WriteByte('=')
 		b.WriteString(strconv.FormatInt(micros(u.Ends), 10))
+		b.WriteByte('=')
+		b.WriteString(strconv.FormatUint(u.By, 36))
 	}
 	return b.String()
 }
@@ -131,14 +134,13 @@ func usesOf(s string) (all []lease.InFlight, err error) {
 		return nil, nil
 	}
 	for one := range strings.SplitSeq(s, ",") {
-		fence, ends, _ := strings.Cut(one, "=")
+		fence, rest, _ := strings.Cut(one, "=")
+		ends, by, _ := strings.Cut(rest, "=")
 		n, err := strconv.ParseInt(fence, 10, 64)
-		if err == nil {
-			var at int64
-			at, err = strconv.ParseInt(ends, 10, 64)
-			all = append(all, lease.InFlight{Fence: n, Ends: moment(at)})
-		}
-		if err != nil {
+		at, err2 := strconv.ParseInt(ends, 10, 64)
+		who, err3 := strconv.ParseUint(by, 36, 64)
+		all = append(all, lease.InFlight{Fence: n, Ends: moment(at), By: who})
+		if err = cmp.Or(err, err2, err3); err != nil {
 			return nil, fault.Errorf(fault.Permanent, "a row's uses cannot be read: restore the database from a backup: %w", err)
 		}
 	}
@@ -181,7 +183,7 @@ func scanPool(r scanner) (p lease.Pool, err error) {
 var (
 	keyID       = slices.Concat(columns(text, "name"), columns(integer, "version"))
 	keyLists    = columns(text, "pools", "leaving")
-	keyFacts    = slices.Concat(columns(boolean, "managed"), columns(text, "uid", "attributes", "exit_ip", "unfit"), columns(integer, "weight", "joined", "seat"))
+	keyFacts    = slices.Concat(columns(boolean, "managed"), columns(text, "uid", "attributes", "exit_ip", "unfit"), columns(integer, "weight", "joined", "seat", "since"))
 	keyDisabled = slices.Concat(
 		columns(boolean, "disabled"),
 		columns(text, "disabled_reason", "disabled_by"),
@@ -219,7 +221,7 @@ func (v keyValues) lists(k *lease.Key) keyValues {
 }
 
 func (v keyValues) facts(k *lease.Key) keyValues {
-	return append(v, k.Managed, k.UID, pairs(k.Attributes), k.ExitIP, k.Unfit, int64(k.Weight), micros(k.Joined), k.Seat)
+	return append(v, k.Managed, k.UID, pairs(k.Attributes), k.ExitIP, k.Unfit, int64(k.Weight), micros(k.Joined), k.Seat, k.Since)
 }
 
 func (v keyValues) disabled(k *lease.Key) keyValues {
@@ -294,7 +296,7 @@ func scanKey(r scanner) (k lease.Key, at spot, err error) {
 		used, joined                                 int64
 	)
 	err = r.Scan(
-		&k.Name, &k.Version, &pools, &leaving, &k.Managed, &k.UID, &attributes, &k.ExitIP, &k.Unfit, &k.Weight, &joined, &k.Seat,
+		&k.Name, &k.Version, &pools, &leaving, &k.Managed, &k.UID, &attributes, &k.ExitIP, &k.Unfit, &k.Weight, &joined, &k.Seat, &k.Since,
 		&disabled, &d.Reason, &d.By, &disabledAt, &d.Auto,
 		&l.Fence, &l.Pool, &l.Target, &l.Account, &l.Holder, &secret, &l.Ticket, &taken, &l.Hooks.Check, &l.Hooks.Reset, &at.past,
 		&ttl, &expires, &l.Resetting, &l.Unclaimed, (*string)(&l.End), &ended, &l.EndedBy,

@@ -74,10 +74,8 @@ func New(o Options) http.Handler {
 		},
 		"/ip": func(w http.ResponseWriter, v visitor) int {
 			w.Header().Set("Content-Type", "application/json")
-			_ = json.NewEncoder(w).Encode(struct { // the client went away
-				IP    string   `json:"ip"`
-				Leaks []string `json:"leaks"`
-			}{v.from.String(), v.leaks})
+			body, _ := json.Marshal(answer{v.from.String(), v.leaks}) //nolint:errchkjson // texts always can
+			_, _ = w.Write(append(body, '\n'))                        // the client went away
 			return http.StatusOK
 		},
 		"/": func(w http.ResponseWriter, v visitor) int {
@@ -111,6 +109,12 @@ func New(o Options) http.Handler {
 
 // page writes an answer and returns its status.
 type page func(http.ResponseWriter, visitor) int
+
+// answer is what programs are told.
+type answer struct {
+	IP    string   `json:"ip"`
+	Leaks []string `json:"leaks"`
+}
 
 // visitor is what is told of a request.
 type visitor struct {

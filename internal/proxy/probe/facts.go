@@ -3,6 +3,7 @@ package probe
 import (
 	"math/bits"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +15,8 @@ import (
 // Facts are what probes found out about a proxy over time, coarse enough that
 // they seldom change. They are comparable.
 type Facts struct {
+	// ExitIP is the address that far ends see; the zero Addr while none told.
+	ExitIP netip.Addr
 	// Leaks are the headers with which it tells far ends that it is a proxy.
 	Leaks Leaks
 	// Latency is how long a request usually takes to its first byte, rounded up to
@@ -87,6 +90,8 @@ const (
 	// calm is how many answers in a row make facts that one of them alone does
 	// not: that a header leaks no more, or another number than the one known.
 	calm = 3
+	// alike is how many answers in a row, all the same, make another exit IP.
+	alike = 2
 	// young is how many probes say something about a share or a usual time.
 	young = 4
 )
@@ -110,6 +115,10 @@ type record struct {
 	probes int
 	// times are those of the last passed requests, newest last.
 	times []time.Duration
+	// moved is the exit IP of the last answers when it is not the known one, and
+	// moves how many they are.
+	moved netip.Addr
+	moves int
 	// softer are the answers in a row that told less than is known.
 	softer Leaks
 	soft   int
@@ -136,6 +145,7 @@ func (r *record) add(res Result) {
 			r.times = slices.Delete(r.times, 0, 1)
 		}
 		r.time()
+		r.exit(res.ExitIP)
 		r.leak(res.Leaks)
 	}
 }
@@ -189,6 +199,27 @@ func roundUp(d time.Duration) time.Duration {
 		}
 	}
 	return latencySteps[len(latencySteps)-1]
+}
+
+// exit sets ExitIP. The first one counts at once, another when answers in a row
+// agree on it: a proxy with another address for each request has none that is
+// worth a write. An answer that does not tell is none.
+func (r *record) exit(told netip.Addr) {
+	f := &r.facts
+	switch {
+	case !told.IsValid():
+	case !f.ExitIP.IsValid():
+		f.ExitIP = told
+	case told == f.ExitIP:
+		r.moves = 0
+	default:
+		if r.moves == 0 || told != r.moved {
+			r.moved, r.moves = told, 0
+		}
+		if r.moves++; r.moves == alike {
+			f.ExitIP, r.moves = told, 0
+		}
+	}
 }
 
 // leak sets Leaks. A leak counts at once; that there is one less, or that the

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -156,6 +157,8 @@ func TestFactsAreQuiet(t *testing.T) {
 
 // TestLeaksOverTime: what a proxy shows after answers, "?" for one that does not
 // tell.
+//
+//nolint:dupword // what is shown after each answer
 func TestLeaksOverTime(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason, before string
@@ -204,6 +207,53 @@ func TestLeaksOverTime(t *testing.T) {
 	}
 	if got := probe.LeaksOf([]string{"X-New"}); got != "" {
 		t.Errorf("a name that nobody knows says %q", got)
+	}
+}
+
+// TestExitIPOfRecord: a digit is the address that an answer came from, "?" an
+// answer that does not tell, f a failure; what is shown after each of them.
+func TestExitIPOfRecord(t *testing.T) {
+	for name, tc := range map[string]struct{ reason, before, answers, want string }{
+		"first":         {"one is enough where none is known", "?", "1", "1"},
+		"first, later":  {"", "?", "? f 1", "? ? 1"},
+		"moved":         {"two answers agree", "?", "1 2 2", "1 1 2"},
+		"once":          {"a single one is no news", "1", "2 1 1", "1 1 1"},
+		"to and fro":    {"two that do not follow each other are two single ones", "1", "2 1 2 1 2", "1 1 1 1 1"},
+		"each another":  {"it has no address of its own", "1", "2 3 4 2 3", "1 1 1 1 1"},
+		"at last":       {"only the last one's like counts", "1", "2 3 3", "1 1 3"},
+		"untold":        {"what does not tell is no answer", "1", "2 ? 2", "1 1 2"},
+		"failed":        {"nor is a failure", "1", "2 f 2", "1 1 2"},
+		"never told":    {"what is known stands", "1", "? ? ?", "1 1 1"},
+		"and back":      {"it takes as many", "1", "2 2 1 1", "1 2 2 1"},
+		"restart":       {"what is known from before counts as known", "1", "2 2", "1 2"},
+		"restart, same": {"", "1", "1", "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			exit := func(s string) (ip netip.Addr) {
+				if s != "?" {
+					ip = netip.MustParseAddr("192.0.2." + s)
+				}
+				return ip
+			}
+			r := probe.NewRecord(probe.Facts{ExitIP: exit(tc.before)})
+			for i, one := range strings.Fields(tc.answers) {
+				res := probe.Result{Reason: probe.Timeout, Err: errProxy}
+				if one != "f" {
+					res = passed(time.Millisecond)
+					res.ExitIP = exit(one)
+				}
+				if got, want := r.Add(res).ExitIP, exit(strings.Fields(tc.want)[i]); got != want {
+					t.Errorf("%s: %v after %d answers, want %v", tc.reason, got, i+1, want)
+				}
+			}
+		})
+	}
+	r := probe.NewRecord(probe.Facts{ExitIP: netip.MustParseAddr("192.0.2.1")})
+	res := passed(time.Millisecond)
+	res.ExitIP = netip.MustParseAddr("192.0.2.2")
+	r.Add(res)
+	if got := r.Again().Add(res).ExitIP; got == res.ExitIP {
+		t.Error("an answer to another test counts with one to this")
 	}
 }
 

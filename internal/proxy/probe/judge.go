@@ -3,7 +3,6 @@ package probe
 import (
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"time"
 
 	"fleetdesk/internal/core/health"
@@ -42,7 +41,6 @@ func (o *outcome) weighLateness() {
 // kind is what a change of calls Options.Changed.
 type kind struct {
 	state                 health.State
-	exitIP                netip.Addr
 	facts                 Facts
 	reason                Reason
 	shallow, inconclusive bool
@@ -51,7 +49,7 @@ type kind struct {
 
 func (e *entry) kind() kind {
 	s := e.snapshot
-	return kind{e.history.Now(), s.ExitIP, e.record.facts, s.Reason, s.Shallow, s.Inconclusive, e.refused}
+	return kind{e.history.Now(), e.record.facts, s.Reason, s.Shallow, s.Inconclusive, e.refused}
 }
 
 // keep adds an outcome to an entry, plans its next probe and tells whom it
@@ -146,9 +144,6 @@ func (e *entry) note(o outcome, verdict health.Verdict, now time.Time) {
 	e.refused = o.control == health.ControlRefused
 	if o.result.OK {
 		s.Latency = o.result.Latency
-		if o.result.ExitIP.IsValid() {
-			s.ExitIP = o.result.ExitIP
-		}
 	}
 	s.Message = e.message(o, verdict)
 }

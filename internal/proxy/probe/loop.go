@@ -31,9 +31,9 @@ type Options struct {
 	// (host:port or a URL); control requests to it are always allowed. Empty
 	// for none.
 	OwnOrigin string
-	// Changed is called when State(key) changed in its state, exit IP, facts or
-	// kind of message; not for each probe. It is called from the loop's goroutines,
-	// one at a time for each key, and must not block. Nil for none.
+	// Changed is called when State(key) changed in its state, facts or kind of
+	// message; not for each probe. It is called from the loop's goroutines, one at
+	// a time for each key, and must not block. Nil for none.
 	Changed func(key string)
 	// OnFailure is called for each probe that failed (not an inconclusive one),
 	// counted or not, so that somebody may look at the instance directly. As
@@ -70,8 +70,6 @@ type Snapshot struct {
 	State health.State
 	// Since is when State was entered; zero while it never changed.
 	Since time.Time
-	// ExitIP is the last one learned; the zero Addr when none was.
-	ExitIP netip.Addr
 	// Latency is the last passed probe's time to the first byte.
 	Latency time.Duration
 	// Facts are what the last probes say together.

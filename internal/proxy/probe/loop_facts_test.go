@@ -1,6 +1,8 @@
 package probe_test
 
 import (
+	"fmt"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,9 +14,10 @@ import (
 // TestFactsOutliveARestart: what is known from before stands, and is dropped
 // with what it was of.
 func TestFactsOutliveARestart(t *testing.T) {
-	known := probe.Facts{Leaks: "Via", Latency: 2 * time.Second, Passed: 75, Counted: true}
+	known := probe.Facts{ExitIP: netip.MustParseAddr("192.0.2.1"), Leaks: "Via", Latency: 2 * time.Second, Passed: 75, Counted: true}
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
+		w.exit = netip.MustParseAddr("192.0.2.2")
 		l := w.start(t, probe.Options{})
 		s := subject("a")
 		s.Before = known
@@ -82,6 +85,32 @@ func TestWhatProvesNothingDoesNotCount(t *testing.T) {
 		after(600 * time.Second)
 		if got := state(t, l, "p").Facts; got.Passed != 0 {
 			t.Errorf("and its own failures do: %+v", got)
+		}
+	})
+}
+
+// TestAnExitIPForEachRequestIsNoNews: a proxy that leaves by another address
+// each time would be a write of its status for each probe.
+func TestAnExitIPForEachRequestIsNoNews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		l := w.start(t, probe.Options{})
+		exit := func(i int) netip.Addr { return netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", i)) }
+		w.exit = exit(1)
+		l.Watch("p", subject("a"))
+		for i := range 40 {
+			after(26 * time.Second) // no two probes are that near, but the first two
+			w.set(func() { w.exit = exit(i + 2) })
+		}
+		if n := w.count("a"); n < 20 || len(w.changed) != 1 {
+			t.Errorf("%d probes, and Changed was called %d times, want once: for the first", n, len(w.changed))
+		}
+		if got := state(t, l, "p").Facts.ExitIP; got != exit(1) {
+			t.Errorf("exit IP %v, want that of the first answer", got)
+		}
+		after(66 * time.Second)
+		if got := state(t, l, "p").Facts.ExitIP; got != exit(41) {
+			t.Errorf("exit IP %v, want the one of the last two answers", got)
 		}
 	})
 }

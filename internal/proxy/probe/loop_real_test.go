@@ -46,7 +46,7 @@ func TestLoopWithRealProxies(t *testing.T) {
 			}
 		}
 	}
-	if s := watch("good", good, plain+"/generate_204"); s.State != health.Healthy || s.ExitIP != netip.MustParseAddr(exitAddress) {
+	if s := watch("good", good, plain+"/generate_204"); s.State != health.Healthy || s.Facts.ExitIP != netip.MustParseAddr(exitAddress) {
 		t.Errorf("good: %+v", s)
 	}
 	if s := watch("wrong", wrong, plain+"/generate_204"); s.State != health.Unhealthy || s.Reason != probe.AuthRefused {

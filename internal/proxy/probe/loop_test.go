@@ -144,7 +144,7 @@ func TestFirstProbeAtOnce(t *testing.T) {
 		}
 		after(11 * time.Second) // at most one handed-out probe before it, and its own
 		s := state(t, l, "new")
-		if s.State != health.Healthy || s.ExitIP != w.exit || s.Checked.IsZero() || s.Since.IsZero() {
+		if s.State != health.Healthy || s.Facts.ExitIP != w.exit || s.Checked.IsZero() || s.Since.IsZero() {
 			t.Errorf("11 s later: %+v, want Healthy", s)
 		}
 	})
@@ -430,8 +430,8 @@ func TestChangedOnlyOnChange(t *testing.T) {
 		w.set(func() { w.broken["a"] = false })
 		told("back, and the five steps", 6)
 		told("and it stays", 0)
-		if s := state(t, l, "p"); s.ExitIP != w.exit {
-			t.Errorf("exit IP %v, want %v", s.ExitIP, w.exit)
+		if s := state(t, l, "p"); s.Facts.ExitIP != w.exit {
+			t.Errorf("exit IP %v, want %v", s.Facts.ExitIP, w.exit)
 		}
 	})
 }

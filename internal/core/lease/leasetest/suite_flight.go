@@ -11,6 +11,7 @@ import (
 func flightClauses() []Clause {
 	return []Clause{
 		{"Flight/pick", "a pick counts until its report or for the pool's lease time", flightPick},
+		{"Flight/whose", "nobody ends another account's use", flightWhose},
 		{"Flight/lease", "a lease with a target counts while it runs", flightLease},
 		{"Flight/ends", "a lease that ends otherwise counts no more", flightEnds},
 		{"Flight/exit-ip", "uses count by the scope of the pool", flightExitIP},
@@ -37,14 +38,47 @@ func flightPick(r *run) {
 	}
 	r.busy(aimed(ask("p", "one"), "example.com"))
 	r.picks("p", "example.org", "a")
-	r.ok(lease.Report{Key: "a", Pool: "p", Target: "example.com", Outcome: lease.OK, Use: second.Use.ID})
-	r.ok(lease.Report{Key: "a", Pool: "p", Target: "example.com", Outcome: lease.OK, Use: second.Use.ID}) // twice is harmless
+	r.ok(lease.Report{Key: "a", Pool: "p", Target: "example.com", Outcome: lease.OK, Use: second.Use.ID, Account: "ann"})
+	r.ok(lease.Report{Key: "a", Pool: "p", Target: "example.com", Outcome: lease.OK, Use: second.Use.ID, Account: "ann"}) // twice is harmless
 	r.advance(10 * time.Second)
 	r.picks("p", "example.com", "a")
 	r.none("p", "example.com")
 	r.advance(50 * time.Second)
 	r.picks("p", "example.com", "a") // the first one's time is over
 	r.none("p", "example.com")
+	// What counts no more is not kept.
+	p := caps("q", 5)
+	p.Cooldown = time.Second
+	r.stock(p, "b")
+	for range 3 {
+		r.advance(2 * time.Minute)
+		r.pick("q", "example.com")
+		if c, _ := r.cooldown("b", "example.com"); len(c.Uses) != 1 {
+			r.Errorf("uses in flight: %+v", c.Uses)
+		}
+	}
+}
+
+func flightWhose(r *run) {
+	r.stock(caps("p", 1), "a")
+	u := r.pick("p", "example.com").Use
+	report := lease.Report{Key: "a", Pool: "p", Target: "example.com", Outcome: lease.Banned, Use: u.ID}
+	for _, account := range []string{"eve", "", "ann "} {
+		report.Account = account
+		r.refused(report, fault.Denied, "not_owner")
+	}
+	r.none("p", "example.com")
+	for f := range u.ID.Fence + 9 {
+		if f != u.ID.Fence {
+			r.do(lease.Report{Key: "a", Pool: "p", Target: "example.com", Outcome: lease.OK, Use: lease.ID{Key: "a", Fence: f}, Account: "eve"})
+		}
+	}
+	r.none("p", "example.com")
+	report.Account, report.Outcome = "ann", ""
+	if c := r.ok(report).Rest; c != nil {
+		r.Errorf("somebody else's report rests it: %+v", c)
+	}
+	r.pick("p", "example.com")
 }
 
 func flightLease(r *run) {
@@ -58,7 +92,7 @@ func flightLease(r *run) {
 	r.none("p", "example.com")
 	r.busy(aimed(ask("p", "two"), "example.com"))
 	r.takes(aimed(ask("p", "three"), "example.org"), "a") // a pick holds nothing
-	r.ok(lease.Report{Key: "a", Pool: "p", Target: "example.com", Outcome: lease.OK, Use: res.Use.ID})
+	r.ok(lease.Report{Key: "a", Pool: "p", Target: "example.com", Outcome: lease.OK, Use: res.Use.ID, Account: "ann"})
 }
 
 func flightEnds(r *run) {
@@ -81,7 +115,7 @@ func flightEnds(r *run) {
 			r.put(epoch, k.UID, "192.0.2.9", nil, "p")
 			res := r.pick("p", "example.com")
 			r.none("p", "example.com")
-			r.ok(lease.Report{Key: res.Key.Name, Pool: "p", Target: "example.com", Outcome: lease.OK, Use: res.Use.ID})
+			r.ok(lease.Report{Key: res.Key.Name, Pool: "p", Target: "example.com", Outcome: lease.OK, Use: res.Use.ID, Account: "ann"})
 			r.release(g)
 			r.put(epoch, k.UID, "192.0.2.1", nil, "p")
 		},
@@ -96,7 +130,7 @@ func flightEnds(r *run) {
 		end(g)
 		res := r.pick("p", "example.com")
 		r.none("p", "example.com")
-		r.ok(lease.Report{Key: res.Key.Name, Pool: "p", Target: "example.com", Outcome: lease.OK, Use: res.Use.ID})
+		r.ok(lease.Report{Key: res.Key.Name, Pool: "p", Target: "example.com", Outcome: lease.OK, Use: res.Use.ID, Account: "ann"})
 	}
 	// A grant that nobody fetched counts for its whole time once it is asked for.
 	r.advance(time.Hour)
@@ -120,7 +154,7 @@ func flightExitIP(r *run) {
 	r.none("p", "example.com")
 	r.picks("q", "example.com", "b", "a") // which counts by key
 	r.none("q", "example.com")
-	r.ok(lease.Report{Key: res.Key.Name, Pool: "p", Target: "example.com", Outcome: lease.Failed, Use: res.Use.ID})
+	r.ok(lease.Report{Key: res.Key.Name, Pool: "p", Target: "example.com", Outcome: lease.Failed, Use: res.Use.ID, Account: "ann"})
 	r.pick("p", "example.com")
 }
 

@@ -90,7 +90,7 @@ func renewPoolGone(r *run) {
 	r.ok(lease.Renew{Proof: g.Proof, TTL: 30 * time.Second})
 	r.refused(lease.Renew{Proof: g.Proof, TTL: time.Hour}, fault.Invalid, "ttl")
 	r.ok(lease.Release{Proof: g.Proof, Outcome: lease.Banned, Target: "example.com"})
-	r.noKey("a")
+	r.state("a", lease.Gone)
 }
 
 func leaseProof(r *run) {

@@ -1,6 +1,7 @@
 package leasetest
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -16,6 +17,8 @@ func managedClauses() []Clause {
 		{"Managed/facts", "new facts hold at once and leave lease and rests alone", managedFacts},
 		{"Managed/unfit", "an unfit key is not handed out, and its holder keeps it", managedUnfit},
 		{"Managed/views", "a key is in the pools that the controller says, and shown where it leaves while held", managedViews},
+		{"Managed/unlisted", "a key that no pool has for a while stays the same machine", managedUnlisted},
+		{"Managed/late-use", "a report of a use of the machine before is refused", managedLateUse},
 		{"Managed/replaced", "another machine under the name ends the lease and inherits nothing but the fence", managedReplaced},
 		{"Managed/replaced-address", "the rests of its address are not its own and stay", managedReplacedAddress},
 		{"Managed/dropped", "a machine that is gone takes its lease and its rests along", managedDropped},
@@ -32,7 +35,7 @@ func managedKeeps(r *run) {
 		ExitIP: "2001:db8::1", Unfit: "no answer",
 	})
 	want := lease.Key{
-		Name: "crawl.home-1", Pools: []string{"p", "q"}, Managed: true, UID: "u1", Attributes: map[string]string{"country": "de", "": "odd"},
+		Name: "crawl.home-1", Pools: []string{"p", "q"}, Managed: true, UID: "u1", Since: res.Key.Since, Attributes: map[string]string{"country": "de", "": "odd"},
 		ExitIP: "2001:db8::1", Unfit: "no answer",
 	}
 	r.same("the result", want, *res.Key)
@@ -155,11 +158,79 @@ func managedViews(r *run) {
 	r.put(epoch, "a/1", "", nil)
 	r.state("a", lease.Held)
 	r.release(g)
-	r.noKey("a")
+	r.state("a", lease.Gone)
 	after := r.cursor()
 	r.put(epoch, "a/1", "", nil)
-	r.noKey("a") // in no pool, held by nobody: nothing to keep
+	r.put(epoch, "b/1", "", nil)
+	r.noKey("b") // in no pool, held by nobody: nothing to keep
 	r.same("events", []string{}, r.kinds(after))
+}
+
+// A list that forgets a key for a moment must not end its bans.
+func managedUnlisted(r *run) {
+	p := cools("p")
+	epoch := r.stock(p, "a")
+	for i, held := range []bool{false, true} {
+		target := fmt.Sprintf("%d.example", i)
+		r.ok(lease.Report{Key: "a", Pool: "p", Target: target, Outcome: lease.Banned})
+		var g got
+		if held {
+			g = r.take(ask("p", target))
+		}
+		before, _ := r.key("a")
+		r.put(epoch, before.UID, "", nil)
+		if held {
+			r.release(g)
+		}
+		r.state("a", lease.Gone)
+		r.same("the list", []string{}, r.listed("p"))
+		r.busy(ask("p", "none"+target))
+		r.put(epoch, before.UID, "", nil, "p")
+		if c, _ := r.cooldown("a", target); c.Strikes != 1 {
+			r.Errorf("held %v: in a pool again it rests as %+v", held, c)
+		}
+		r.none("p", target)
+		if k, _ := r.key("a"); k.Seat <= before.Seat {
+			r.Errorf("held %v: it comes back to its seat %d", held, k.Seat)
+		}
+	}
+	// Only its removal, or another machine, ends them.
+	k, _ := r.key("a")
+	r.put(epoch, k.UID, "", nil)
+	r.ok(lease.DropKey{Epoch: epoch, Key: "a", UID: k.UID})
+	r.noKey("a")
+	r.put(epoch, "a/9", "", nil, "p")
+	r.picks("p", "0.example", "a")
+}
+
+func managedLateUse(r *run) {
+	epoch := r.stock(pool("p"), "a")
+	u := r.pick("p", "example.com").Use
+	g := r.take(aimed(ask("p", "one"), "example.com"))
+	report := lease.Report{Key: "a", Pool: "p", Target: "example.com", Outcome: lease.Banned, Use: u.ID, Account: "ann"}
+	r.put(epoch, "a/2", "", nil, "p")
+	r.refused(report, fault.Conflict, "uid")
+	report.Use = g.ID
+	r.refused(report, fault.Conflict, "uid")
+	// Its own uses are its own, whatever else it becomes.
+	report.Use = r.pick("p", "example.com").Use.ID
+	r.put(epoch, "a/2", "192.0.2.9", map[string]string{"country": "fr"}, "p")
+	r.ok(lease.Disable{Key: "a"})
+	r.ok(lease.Enable{Key: "a"})
+	r.ok(report)
+	r.none("p", "example.com")
+	// Also when the machine before was removed first, and in one transaction.
+	r.ok(lease.DropKey{Epoch: epoch, Key: "a"})
+	r.put(epoch, "a/3", "", nil, "p")
+	r.refused(report, fault.Conflict, "uid")
+	all := r.do(lease.Take{Pool: "p", Target: "example.net", Account: "ann", Quick: true}, lease.PutKey{Epoch: epoch, Key: "a", UID: "a/4", Pools: []string{"p"}},
+		lease.Take{Pool: "p", Target: "example.net", Account: "ann", Quick: true})
+	for i, refused := range map[int]bool{0: true, 2: false} {
+		report.Use, report.Target = all[i].Use.ID, "example.net"
+		if res := r.do(report)[0]; (res.Err != nil) != refused {
+			r.Errorf("the use of op %d: %v", i, res.Err)
+		}
+	}
 }
 
 func managedReplaced(r *run) {

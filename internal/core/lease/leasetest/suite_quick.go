@@ -20,6 +20,7 @@ func quickClauses() []Clause {
 		{"Quick/waiters", "a pick stands behind those who wait", quickWaiters},
 		{"Quick/one-transaction", "picks in one transaction see each other", quickOneTransaction},
 		{"Report/use", "a report may name its use: of a running lease only its holder's", reportUse},
+		{"Report/not-listed", "a report goes through a pool that has the key", reportNotListed},
 		{"Report/rest", "a report says what keeps the key from the target", reportRest},
 		{"Take/if-done", "a take may hang on the op before it", takeIfDone},
 		{"Busy/why", "who finds nothing and does not wait is told what keeps the keys from it", busyWhy},
@@ -47,6 +48,13 @@ func quickRest(r *run) {
 	r.picks("p", "example.com", "a")
 	if c, _ := r.cooldown("a", "example.com"); c.Strikes != 0 || c.Turn.IsZero() {
 		r.Errorf("what rests is %+v", c)
+	}
+	// A ban of which nobody would speak any more is not kept by it.
+	r.ok(lease.Report{Key: "a", Pool: "p", Target: "example.com", Outcome: lease.Banned})
+	r.advance(5 * time.Minute)
+	r.picks("p", "example.com", "a")
+	if c, _ := r.cooldown("a", "example.com"); c.Strikes != 0 {
+		r.Errorf("a use after a long peace remembers %+v", c)
 	}
 }
 
@@ -77,6 +85,16 @@ func quickFixed(r *run) {
 	r.picks("p", "example.com", "a", "b")
 	r.none("p", "example.com")
 	r.picks("p", "example.org", "a", "b")
+	// Nobody resets a key for a pick.
+	resets := pool("h")
+	resets.Hooks.Reset = true
+	r.publish(resets, "x")
+	r.publish(pool("q"), "x")
+	op := ask("h", "one")
+	op.RunsHooks = true
+	r.release(r.takes(op, "x"))
+	r.state("x", lease.NeedsReset)
+	r.none("q", "example.com")
 }
 
 func quickHeld(r *run) {
@@ -179,6 +197,24 @@ func quickOneTransaction(r *run) {
 	}
 }
 
+// Who may name any pool would choose how long others' keys rest.
+func reportNotListed(r *run) {
+	epoch := r.manage(pool("p"), pool("q"))
+	r.put(epoch, "a/1", "", nil, "p")
+	report := lease.Report{Key: "a", Pool: "q", Target: "example.com", Outcome: lease.Banned, Account: "ann"}
+	r.refused(report, fault.Conflict, "not_listed")
+	r.picks("p", "example.com", "a")
+	// One that it left while somebody has the key from it, or had it last, counts.
+	r.put(epoch, "a/1", "", nil, "p", "q")
+	g := r.take(ask("q", "one"))
+	r.put(epoch, "a/1", "", nil, "p")
+	r.ok(report)
+	r.release(g)
+	r.ok(report)
+	r.release(r.take(ask("p", "two")))
+	r.refused(report, fault.Conflict, "not_listed")
+}
+
 func reportUse(r *run) {
 	r.stock(pool("p"), "a", "b")
 	g := r.takes(aimed(ask("p", "one"), "example.com"), "a")
@@ -199,7 +235,7 @@ func reportUse(r *run) {
 	r.release(g)
 	report.Account, report.Target = "bob", "example.net" // it is over
 	r.ok(report)
-	r.ok(lease.Report{Key: "a", Pool: "p", Outcome: lease.Failed, Use: g.ID})
+	r.ok(lease.Report{Key: "a", Pool: "p", Outcome: lease.Failed, Use: g.ID, Account: "ann"})
 }
 
 func reportRest(r *run) {
@@ -222,6 +258,22 @@ func reportRest(r *run) {
 	}
 	if c := r.ok(lease.Report{Key: "a", Pool: "p", Outcome: lease.OK}).Rest; c != nil {
 		r.Errorf("a report about no target says %+v", c)
+	}
+	// Of two rests it tells the one that ends last.
+	r.ok(lease.PutPool{Epoch: epoch, Pool: pool("q")})
+	r.put(epoch, "a/1", "192.0.2.1", nil, "p", "q")
+	for _, pool := range []string{"q", "p", "q"} {
+		c := r.ok(lease.Report{Key: "a", Pool: pool, Target: "example.org", Outcome: lease.Banned}).Rest
+		if want := map[string]lease.Scope{"q": lease.ScopeKey, "p": lease.ScopeExitIP}[pool]; c == nil || c.Scope != want {
+			r.Errorf("after a ban through %s: %+v", pool, c)
+		}
+		r.advance(61 * time.Second)
+		r.ok(lease.Report{Key: "a", Pool: "p", Target: "example.org", Outcome: lease.OK})
+	}
+	r.ok(lease.Report{Key: "a", Pool: "q", Target: "example.net", Outcome: lease.Banned})
+	r.advance(time.Second)
+	if c := r.ok(lease.Report{Key: "a", Pool: "p", Target: "example.net", Outcome: lease.Banned}).Rest; c == nil || c.Scope != lease.ScopeExitIP {
+		r.Errorf("the later one is %+v", c)
 	}
 }
 
@@ -347,7 +399,7 @@ func busyDue(r *run) {
 	}{
 		{"b rests after its use", nil, 40 * time.Second},
 		{"a is banned for a minute", []string{"b"}, time.Minute},
-		{"the lease of c ends", []string{"a", "b"}, 10*time.Minute + 15*time.Second},
+		{"the lease of c ends, and the rest after it", []string{"a", "b"}, 10*time.Minute + 45*time.Second},
 		{"of disabled keys none comes free", []string{"a", "b", "c"}, 0},
 	} {
 		name := fmt.Sprint("p", i)

@@ -11,6 +11,8 @@ import (
 func restClauses() []Clause {
 	return []Clause{
 		{"Rest/target", "after a use for a target the key rests for it alone", restTarget},
+		{"Rest/ended", "a lease with a target that its time or an admin ends leaves the rest of a use, from its end", restEnded},
+		{"Rest/ended-address", "so it does for all of its address, and a lift of that is one", restEndedAddress},
 		{"Rest/key", "after a use without a target the key rests for all", restKey},
 		{"Rest/ban", "a banned key rests for the target, longer each time, within bounds", restBan},
 		{"Rest/ban-release", "a release tells of a ban too, and of the target it is about", restBanRelease},
@@ -44,6 +46,63 @@ func restTarget(r *run) {
 	r.busy(aimed(ask("p", "four"), "example.com"))
 	r.advance(time.Second)
 	r.take(aimed(ask("p", "five"), "example.com"))
+}
+
+func restEnded(r *run) {
+	for i, tc := range []struct {
+		how   string
+		end   func(g got)
+		after time.Duration // from the end on; 0 for no rest
+	}{
+		{"its time, and nobody wrote it down", func(got) { r.advance(time.Minute) }, 30 * time.Second},
+		{"its time, swept", func(got) { r.advance(time.Minute); r.ok(lease.Sweep{Limit: 10}) }, 30 * time.Second},
+		{"its time, met by a change of the key", func(g got) {
+			r.advance(time.Minute)
+			r.ok(lease.Disable{Key: g.ID.Key})
+			r.ok(lease.Enable{Key: g.ID.Key})
+		}, 30 * time.Second},
+		{"its time, met long after", func(got) { r.advance(time.Minute + 20*time.Second); r.ok(lease.Sweep{Limit: 10}) }, 10 * time.Second},
+		{"its time, met when its rest is over", func(got) { r.advance(2 * time.Minute) }, 0},
+		{"an admin", func(g got) { r.ok(lease.Force{Key: g.ID.Key}) }, 30 * time.Second},
+		{"nobody fetched it", func(g got) { r.ok(lease.Unclaim{ID: g.ID, Secret: g.Secret}); r.advance(5 * time.Second) }, 0},
+	} {
+		p := fmt.Sprint("p", i)
+		r.stock(cools(p), p+"a")
+		g := r.take(aimed(ask(p, p), "example.com"))
+		tc.end(g)
+		if tc.after > 0 {
+			b := r.none(p, "example.com")
+			k, now := r.key(p + "a")
+			if k = k.Settle(now); !b.Due.Equal(k.Lease.EndedAt.Add(30 * time.Second)) {
+				r.Errorf("%s: due %v, ended %v", tc.how, b.Due, k.Lease.EndedAt)
+			}
+			r.same(tc.how, []lease.Why{{Cause: lease.WhyResting, Count: 1}}, b.Why)
+			r.busy(aimed(ask(p, "other"+p), "example.com"))
+			r.picks(p, "example.org", p+"a")
+			r.advance(tc.after - time.Second)
+			r.none(p, "example.com")
+			r.advance(time.Second)
+		}
+		r.picks(p, "example.com", p+"a")
+	}
+}
+
+func restEndedAddress(r *run) {
+	p := cools("p")
+	p.Scope = lease.ScopeExitIP
+	epoch := r.manage(p)
+	r.put(epoch, "a/1", "192.0.2.1", nil, "p")
+	r.put(epoch, "b/1", "192.0.2.1", nil, "p")
+	r.takes(aimed(ask("p", "one"), "example.com"), "a")
+	r.advance(time.Minute)
+	r.ok(lease.Sweep{Limit: 1})
+	r.none("p", "example.com")
+	r.advance(30 * time.Second)
+	r.takes(aimed(ask("p", "two"), "example.com"), "b")
+	r.advance(time.Minute)
+	r.ok(lease.Lift{Key: "a", Target: "example.com"}) // before anybody wrote it down
+	r.ok(lease.Sweep{Limit: 1})
+	r.pick("p", "example.com")
 }
 
 func restKey(r *run) {

@@ -1,6 +1,7 @@
 package leasetest
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -15,6 +16,7 @@ func sweepClauses() []Clause {
 		{"Sweep/tells", "whatever meets an ended lease first tells of it, once", sweepTells},
 		{"Sweep/tickets", "it forgets tickets that nobody asks for any more", sweepTickets},
 		{"Sweep/events", "it forgets events after an hour, and readers learn of the gap", sweepEvents},
+		{"Sweep/lines", "it comes back until nothing is left of the lines that nobody asked for", sweepLines},
 		{"Sweep/changes", "it forgets changes of yesterday and none of today", sweepChanges},
 	}
 }
@@ -170,4 +172,38 @@ func sweepChanges(r *run) {
 	r.advance(25 * time.Hour)
 	r.ok(lease.Sweep{Limit: 10})
 	r.ok(begin("c1", "p", "a"))
+}
+
+func sweepLines(r *run) {
+	epoch := r.manage(pool("p"))
+	var ops []lease.Op
+	for i := range 60 {
+		ops = append(ops, lease.PutKey{Epoch: epoch, Key: fmt.Sprintf("k%02d", i), UID: "1", Pools: []string{"p"}})
+	}
+	r.do(ops...)
+	for i := range 5 {
+		for range 40 {
+			r.pick("p", fmt.Sprintf("%d.example", i))
+		}
+	}
+	sweeps := func() (n int) {
+		r.Helper()
+		for n = 1; r.ok(lease.Sweep{Limit: 16}).More; n++ {
+			if n == 200 {
+				r.Fatal("sweeps come to no end")
+			}
+		}
+		return n
+	}
+	r.advance(59 * time.Minute)
+	if n := sweeps(); n != 1 {
+		r.Errorf("%d sweeps while they are in use", n)
+	}
+	r.advance(2 * time.Minute)
+	if n := sweeps(); n < 2 {
+		r.Errorf("%d sweeps for what nobody asked for", n)
+	}
+	if n := sweeps(); n != 1 {
+		r.Errorf("%d sweeps when all is gone", n)
+	}
 }

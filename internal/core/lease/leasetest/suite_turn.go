@@ -269,7 +269,7 @@ func turnComesBack(r *run) {
 	use := r.pick("p", "example.org").Use
 	r.advance(10 * time.Second)
 	gets("example.org", true)
-	r.ok(lease.Report{Key: "a", Pool: "p", Target: "example.org", Outcome: lease.OK, Use: use.ID})
+	r.ok(lease.Report{Key: "a", Pool: "p", Target: "example.org", Outcome: lease.OK, Use: use.ID, Account: "ann"})
 	gets("example.org", false)
 }
 
@@ -391,4 +391,9 @@ func newNone(r *run) {
 	r.put(epoch, "e/1", "", nil, "p")
 	r.picks("p", "example.com", "d", "e", "b", "c", "a")
 	r.picks("p", "example.org", "a", "b", "c", "d", "e", "a")
+	// Also while older ones were never used either.
+	r.picks("p", "example.net", "a")
+	r.advance(time.Second)
+	r.put(epoch, "f/1", "", nil, "p")
+	r.picks("p", "example.net", "f", "b", "c")
 }

@@ -91,6 +91,9 @@ func (t *tx) Load(ctx context.Context, w lease.Want) (lease.Found, error) {
 	}
 	if w.Due > 0 {
 		t.loadDue(w.Due, &f)
+		for _, l := range t.m.lines {
+			f.Old = f.Old || l.Used.Before(t.now.Add(-lease.LineFor))
+		}
 	}
 	return f, nil
 }
@@ -312,7 +315,7 @@ func (m *Memory) write(w *lease.KeyWrite) {
 		}
 		if !w.Facts {
 			k.Managed, k.UID, k.Attributes, k.ExitIP, k.Unfit = old.Managed, old.UID, old.Attributes, old.ExitIP, old.Unfit
-			k.Weight, k.Joined, k.Seat = old.Weight, old.Joined, old.Seat
+			k.Weight, k.Joined, k.Seat, k.Since = old.Weight, old.Joined, old.Seat, old.Since
 		}
 	}
 	k.Version++

@@ -46,8 +46,7 @@ func (r *rig) within(f func()) { r.mu.Lock(); defer r.mu.Unlock(); f() }
 // and goes with the machine that it was of.
 func TestExitFactsAreInTheStatus(t *testing.T) {
 	t.Parallel()
-	// Each machine has the same address, so that only the machine tells them apart.
-	r := newRig(t, fake.Options{Address: func(provider.Owner) (string, int) { return "198.51.100.5", 3128 }})
+	r := newRig(t, fake.Options{})
 	leaks := probe.LeaksOf([]string{"Via", "X-Forwarded-For"})
 	r.found = func(probe.Target) probe.Result {
 		return probe.Result{OK: true, Reason: probe.ReasonOK, Latency: 300 * time.Millisecond, Leaks: leaks, ExitIP: netip.MustParseAddr("203.0.113.7")}
@@ -75,6 +74,9 @@ func TestExitFactsAreInTheStatus(t *testing.T) {
 			if probes++; probes <= 2 || other {
 				res.Latency, res.Leaks = 10*time.Millisecond, ""
 			}
+			if probes == 1 {
+				res.ExitIP = netip.MustParseAddr("203.0.113.8")
+			}
 			return res
 		}
 	})
@@ -95,16 +97,16 @@ func TestExitFactsAreInTheStatus(t *testing.T) {
 	r.within(func() { other = false })
 	r.shows("a", before)
 
-	// Another machine: what was known goes with the first one, before anything is
-	// known of the new one.
+	// Stopped and started again at the same address: what was known goes with
+	// what ran before, before anything is known of what runs now.
 	r.within(func() {
 		other = false
 		r.found = func(probe.Target) probe.Result {
 			return probe.Result{Reason: probe.Timeout, Err: fault.New(fault.Timeout, "it does not answer yet")}
 		}
 	})
-	r.fake.Vanish(r.machines()[0].ID)
-	r.until("what is known of the first machine being gone", func() string {
+	r.fake.Stop(r.machines()[0].ID)
+	r.until("what was known being gone", func() string {
 		if px := r.get("a"); px.Status.Leaks != nil || px.Status.LatencyMilliseconds != 0 {
 			return shown(px)
 		}
@@ -160,6 +162,7 @@ func TestFactsGoWithTheAddress(t *testing.T) {
 func TestProxiesThatShareAnExitIPSaySo(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, fake.Options{})
+	r.recount = 5 * time.Second // longer than what happens is gathered
 	exit := map[string]string{} // by the Proxy's port
 	r.found = func(target probe.Target) probe.Result {
 		res := probe.Result{OK: true, Reason: probe.ReasonOK, ExitIP: netip.MustParseAddr(target.Address)}

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"net/netip"
 	"time"
 
 	"fleetdesk/api/v1alpha1"
@@ -71,9 +72,13 @@ func (p *pass) subject(creds provider.Credentials) probe.Subject {
 	}
 }
 
-// factsOf are the facts that a status shows, and showFacts the reverse.
+// factsOf are the facts that a status shows, and showFacts the reverse but for
+// the exit IP, which stands in the status until another is known.
 func factsOf(st *v1alpha1.ProxyStatus) probe.Facts {
 	f := probe.Facts{Latency: time.Duration(st.LatencyMilliseconds) * time.Millisecond}
+	if ip, err := netip.ParseAddr(st.ExitIP); err == nil {
+		f.ExitIP = ip
+	}
 	if st.Leaks != nil {
 		f.Leaks = probe.LeaksOf(*st.Leaks)
 	}

@@ -85,6 +85,9 @@ type Options struct {
 	// minute, and negative for at once. It begins anew with each start of the
 	// operator.
 	Reprieve time.Duration
+	// Recount is how long the Proxies that leave by one address are not counted
+	// again after a count that changed what they show; default one minute.
+	Recount time.Duration
 	// Workers is how many Proxies are reconciled at once.
 	Workers int
 	Log     *slog.Logger
@@ -111,9 +114,12 @@ func New(o Options) *Reconciler {
 	if o.Reprieve == 0 {
 		o.Reprieve = defaultReprieve
 	}
+	if o.Recount == 0 {
+		o.Recount = defaultRecount
+	}
 	return &Reconciler{
 		o: o, pauses: newPauses(), repairs: newRepairs(), slots: newSlots(o.Workers),
-		drained: &drained{of: map[types.NamespacedName]types.UID{}}, absences: newAbsences(), groups: newGroups(),
+		drained: &drained{of: map[types.NamespacedName]types.UID{}}, absences: newAbsences(), groups: newGroups(o.Recount),
 	}
 }
 
@@ -164,8 +170,7 @@ func spread(d time.Duration) time.Duration {
 // Reconcile implements reconcile.Reconciler.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	if exitIP, ok := groupOf(req); ok {
-		r.wakeGroup(ctx, req.Namespace, exitIP)
-		return ctrl.Result{}, nil
+		return ctrl.Result{RequeueAfter: r.wakeGroup(ctx, req.Namespace, exitIP)}, nil
 	}
 	px := &v1alpha1.Proxy{}
 	if err := r.o.Client.Get(ctx, req.NamespacedName, px); err != nil {

@@ -99,6 +99,8 @@ type rig struct {
 	provisionTimeout time.Duration
 	// reprieve is the option of that name.
 	reprieve time.Duration
+	// recount is the option of that name.
+	recount time.Duration
 	// desk is where Proxies are leased; nil for nowhere.
 	desk proxy.Desk
 	// ledger is where abandoned instances are written down; nil for nowhere.
@@ -218,7 +220,7 @@ func (r *rig) start() *rig {
 		Client: r.cached(mgr.GetClient()), Reader: r.wrap(mgr.GetAPIReader()), Providers: r.providers, Inventory: inv, Prober: loop,
 		Desk: r.desk, Ledger: r.ledger, Trouble: r.trouble, Installation: installation, Events: mgr.GetEventRecorder("proxy-operator"),
 		HealthURL:        func(string) string { return "http://origin.example.com/generate_204" },
-		ProvisionTimeout: r.provisionTimeout, Reprieve: r.reprieve, Workers: 16, Log: log,
+		ProvisionTimeout: r.provisionTimeout, Reprieve: r.reprieve, Recount: r.recount, Workers: 16, Log: log,
 	})
 	if err := proxy.Index(ctx, mgr.GetFieldIndexer()); err != nil {
 		t.Fatal(err)

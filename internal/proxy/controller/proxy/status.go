@@ -136,8 +136,8 @@ func setHealth(st *v1alpha1.ProxyStatus, f facts) {
 	if v == nil {
 		return
 	}
-	if v.ExitIP.IsValid() {
-		st.ExitIP = v.ExitIP.String()
+	if ip := v.Facts.ExitIP; ip.IsValid() {
+		st.ExitIP = ip.String()
 	}
 	showFacts(st, v.Facts)
 }

@@ -2,7 +2,10 @@ package proxyset
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,6 +36,9 @@ func (p *pass) act(ctx context.Context, s *state, d *decision) error {
 }
 
 func (p *pass) deleteAll(ctx context.Context, s *state, d *decision) error {
+	if slices.ContainsFunc(d.deletions, func(v deletion) bool { return v.cause == causeUnhealthy && !v.worked }) {
+		p.book.replacedUnborn()
+	}
 	var group errgroup.Group
 	group.SetLimit(atOnce)
 	for _, v := range d.deletions[:min(len(d.deletions), most)] {
@@ -59,10 +65,7 @@ func (p *pass) deleteAll(ctx context.Context, s *state, d *decision) error {
 // deleteProxy deletes a Proxy; one that is gone, or is another one by now, is
 // none to delete.
 func (p *pass) deleteProxy(ctx context.Context, px *v1alpha1.Proxy, uid types.UID, version string) error {
-	pre := metav1.Preconditions{UID: &uid}
-	if version != "" {
-		pre.ResourceVersion = &version
-	}
+	pre := metav1.Preconditions{UID: &uid, ResourceVersion: &version}
 	asked, cancel := ending(ctx)
 	defer cancel()
 	switch err := p.r.o.Client.Delete(asked, px, client.Preconditions(pre)); {
@@ -96,6 +99,9 @@ func span(d time.Duration) string { return d.Round(time.Second).String() }
 // createAll makes Proxies, a few at first and more when that works: an API
 // server that refuses one refuses all.
 func (p *pass) createAll(ctx context.Context, s *state, d *decision) error {
+	if p.book.paused(p.set.Generation, p.now) > 0 {
+		return nil // whatever wakes the set, such as its own status
+	}
 	left := min(d.creations, most)
 	why := "it is one of the " + fmt.Sprint(s.replicas) + " wanted"
 	if d.counts.live-len(d.deletions) >= s.replicas {
@@ -132,16 +138,28 @@ func (p *pass) createOne(ctx context.Context, why string) error {
 	defer cancel()
 	switch err := p.r.o.Client.Create(asked, px); {
 	case err == nil:
-		p.book.refuse("")
-	case apierrors.IsAlreadyExists(err), creationRefused(err):
+		p.book.refuse("", 0, p.now)
+	case creationRefused(err):
 		p.book.unmake(px.Name)
-		p.book.refuse(err.Error())
-		return fmt.Errorf("making Proxy %s: %w", px.Name, err)
+		p.refuse(px.Name, err)
+		return fmt.Errorf("making Proxy %s: %w: %w", px.Name, errRefused, err)
 	default:
-		// It may have been made all the same; it is looked for before long.
-		p.book.refuse(err.Error())
+		// It may have been made all the same, also when it is said to be there
+		// already: who repeats a request whose answer was lost is told so. It is
+		// looked for before long.
+		p.book.lose(px.Name, p.now)
+		p.refuse(px.Name, err)
 		return fmt.Errorf("making Proxy %s: %w", px.Name, err)
 	}
 	p.event(px, corev1.EventTypeNormal, "Created", "Create", "made Proxy %s: %s", px.Name, why)
 	return nil
+}
+
+// errRefused marks an error that says that a Proxy was not made.
+var errRefused = errors.New("refused")
+
+// refuse remembers why a Proxy was not made, without its name: that is another
+// one each time, and the condition is to stay as it is while the reason does.
+func (p *pass) refuse(name string, err error) {
+	p.book.refuse(strings.ReplaceAll(err.Error(), name, p.set.Name+"-…"), p.set.Generation, p.now)
 }

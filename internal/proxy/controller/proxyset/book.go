@@ -23,9 +23,31 @@ type book struct {
 	// deleted are Proxies whose deletion was asked, or seen, by us, and that the
 	// cache may show as if nothing had happened.
 	deleted map[types.UID]bool
-	// refused is why the Kubernetes API did not make the last Proxy.
-	refused string
+	// lost are Proxies whose making was not answered: by name, since when. They
+	// may come to be also after an uncached look did not find them.
+	lost map[string]time.Time
+	// refused is why the Kubernetes API did not make the last Proxy, of which
+	// generation of the set; refusals counts such since it made one, and before
+	// retry it is not asked for another one.
+	refused    string
+	generation int64
+	refusals   int
+	retry      time.Time
+	// vain counts how often in a row Proxies of the template with that hash were
+	// replaced although none had ever worked.
+	vain     int
+	template string
 }
+
+const (
+	// refusedPause is how long no Proxy is made after the API did not make one,
+	// longer each time, and maxRefusedPause the longest.
+	refusedPause    = time.Second
+	maxRefusedPause = time.Minute
+	// lateAfter is how late an API server may carry a request out whose answer
+	// was lost: what bounds one there by default.
+	lateAfter = time.Minute
+)
 
 // seenAfter is how long a Proxy may be made without being seen before it is
 // looked for uncached.
@@ -51,7 +73,7 @@ func (b *books) get(set types.NamespacedName, uid types.UID) *book {
 	}
 	b.name[set] = uid
 	if b.of[uid] == nil {
-		b.of[uid] = &book{made: map[string]time.Time{}, deleted: map[types.UID]bool{}}
+		b.of[uid] = &book{made: map[string]time.Time{}, lost: map[string]time.Time{}, deleted: map[types.UID]bool{}}
 	}
 	return b.of[uid]
 }
@@ -84,6 +106,23 @@ func (k *book) unmake(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.made, name)
+	delete(k.lost, name)
+}
+
+// lose notes that it is not known whether a Proxy was made.
+func (k *book) lose(name string, now time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.lost[name] = now
+}
+
+// awaited says whether a Proxy may still come to be, and forgets those that
+// cannot any more.
+func (k *book) awaited(now time.Time) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	maps.DeleteFunc(k.lost, func(_ string, at time.Time) bool { return now.Sub(at) >= lateAfter })
+	return len(k.lost) > 0
 }
 
 func (k *book) delete(uid types.UID) {
@@ -100,10 +139,52 @@ func (k *book) doubt() {
 	k.looked = false
 }
 
-func (k *book) refuse(why string) {
+// replacedUnborn notes that Proxies were replaced that never had worked.
+func (k *book) replacedUnborn() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.vain++
+}
+
+// patience is how old a Proxy of the template with that hash is at least that is
+// replaced although it never worked: twice as old each time that was in vain.
+func (k *book) patience(template string, works bool) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if works || k.template != template {
+		k.template, k.vain = template, 0
+	}
+	return min(maxUnborn, unbornAfter<<min(k.vain, 10))
+}
+
+// refuse notes why a Proxy of that generation was not made; "" when one was.
+func (k *book) refuse(why string, generation int64, now time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.refused = why
+	if why == "" {
+		k.refusals, k.retry = 0, time.Time{}
+		return
+	}
+	if k.generation != generation {
+		k.generation, k.refusals = generation, 0
+	}
+	if now.Before(k.retry) {
+		return // another one of the same batch
+	}
+	k.retry = now.Add(min(maxRefusedPause, refusedPause<<min(k.refusals, 10)))
+	k.refusals++
+}
+
+// paused is for how long no Proxy of that generation is to be made: what the
+// API refused it mostly refuses again.
+func (k *book) paused(generation int64, now time.Time) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.generation != generation {
+		return 0
+	}
+	return max(0, k.retry.Sub(now))
 }
 
 func (k *book) refusal() string {

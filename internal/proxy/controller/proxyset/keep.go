@@ -2,6 +2,7 @@ package proxyset
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -38,6 +39,9 @@ func (p *pass) keep(ctx context.Context) (after time.Duration, err error) {
 	}
 	p.hash = templateHash(&p.set.Spec.Template)
 	own, err := p.look(ctx)
+	if errors.Is(err, errTooMany) {
+		return 0, errors.Join(err, p.sayBlind(ctx, err))
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -51,12 +55,17 @@ func (p *pass) keep(ctx context.Context) (after time.Duration, err error) {
 	if err := p.writeStatus(ctx, &d); err != nil {
 		return 0, err
 	}
-	if err := p.act(ctx, &s, &d); err != nil {
+	// What was refused is no error to be tried again at once: the condition says
+	// it, and the pause ends by itself.
+	if err := p.act(ctx, &s, &d); err != nil && !errors.Is(err, errRefused) {
 		return 0, err
 	}
 	after = resync
 	if p.r.o.Bans != nil {
 		after = bansPause // nobody tells of bans
+	}
+	if pause := p.book.paused(p.set.Generation, p.now); pause > 0 {
+		after = min(after, pause)
 	}
 	if !d.next.IsZero() {
 		after = min(after, max(time.Second, d.next.Sub(p.now)))
@@ -108,49 +117,89 @@ const (
 	pageSize = 500
 	// maxPages bounds a list: far above what a set can have.
 	maxPages = 100
-	// maxMissing bounds single looks for Proxies that a list did not have.
+	// maxMissing bounds single looks for Proxies that a list did not have; more
+	// are looked for among all of the namespace.
 	maxMissing = 100
 )
+
+// errTooMany marks an error that stays until there are fewer Proxies.
+var errTooMany = fmt.Errorf("there are more than %d", maxPages*pageSize)
+
+// eachUncached asks the API server for Proxies of the namespace.
+func (p *pass) eachUncached(ctx context.Context, visit func(*metav1.PartialObjectMetadata), which ...client.ListOption) error {
+	from := ""
+	which = append(which, client.InNamespace(p.set.Namespace), client.Limit(pageSize))
+	for range maxPages {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("ProxyList"))
+		asked, cancel := context.WithTimeout(ctx, apiTimeout)
+		err := p.r.o.Reader.List(asked, list, append(slices.Clone(which), client.Continue(from))...)
+		cancel()
+		if err != nil {
+			return err
+		}
+		for i := range list.Items {
+			visit(&list.Items[i])
+		}
+		if from = list.Continue; from == "" {
+			return nil
+		}
+	}
+	return errTooMany
+}
+
+// owns says whether a Proxy is the set's own.
+func (p *pass) owns(o *metav1.PartialObjectMetadata) bool {
+	owner := ownerOf(o)
+	return owner != nil && owner.UID == p.set.UID
+}
+
+// sayBlind writes why it is not known which Proxies the set has.
+func (p *pass) sayBlind(ctx context.Context, why error) error {
+	st := &p.set.Status
+	d := decision{decided: st.Banned}
+	d.counts = counts{
+		live: int(st.Replicas), ready: int(st.ReadyReplicas), updated: int(st.UpdatedReplicas),
+		banned: int(st.BannedReplicas), terminating: int(st.TerminatingReplicas),
+	}
+	d.reason, d.message = v1alpha1.ReasonHeldBack, fmt.Sprintf("nothing is made or deleted while it is not known which Proxies there are: %v", why)
+	return p.writeStatus(ctx, &d)
+}
 
 // lookUncached asks the API server for the set's Proxies: by name, and whether
 // they are being deleted. strays have the set's label and are not its own.
 func (p *pass) lookUncached(ctx context.Context, cached []*v1alpha1.Proxy) (live map[string]bool, strays []string, err error) {
 	live = map[string]bool{}
-	from := ""
-	for range maxPages {
-		list := &metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("ProxyList"))
-		asked, cancel := context.WithTimeout(ctx, apiTimeout)
-		err := p.r.o.Reader.List(asked, list, client.InNamespace(p.set.Namespace),
-			client.MatchingLabels{v1alpha1.SetLabel: p.set.Name}, client.Limit(pageSize), client.Continue(from))
-		cancel()
-		if err != nil {
-			return nil, nil, fmt.Errorf("listing the Proxies of a ProxySet: %w", err)
+	labelled := client.MatchingLabels{v1alpha1.SetLabel: p.set.Name}
+	err = p.eachUncached(ctx, func(o *metav1.PartialObjectMetadata) {
+		if p.owns(o) {
+			live[o.Name] = !o.DeletionTimestamp.IsZero()
+		} else {
+			strays = append(strays, o.Name)
 		}
-		for i := range list.Items {
-			o := &list.Items[i]
-			if owner := ownerOf(o); owner != nil && owner.UID == p.set.UID {
-				live[o.Name] = !o.DeletionTimestamp.IsZero()
-			} else {
-				strays = append(strays, o.Name)
-			}
-		}
-		if from = list.Continue; from == "" {
-			break
-		}
-	}
-	if from != "" {
-		return nil, nil, fmt.Errorf("listing the Proxies of a ProxySet: more than %d have its label %s", maxPages*pageSize, v1alpha1.SetLabel)
+	}, labelled)
+	if err != nil {
+		return nil, nil, fmt.Errorf("listing Proxies with the label %s=%s: %w", v1alpha1.SetLabel, p.set.Name, err)
 	}
 	// One that the cache has and the list has not is gone, or lost its label.
-	missing := 0
+	var missing []*v1alpha1.Proxy
 	for _, px := range cached {
-		if _, ok := live[px.Name]; ok {
-			continue
+		if _, ok := live[px.Name]; !ok {
+			missing = append(missing, px)
 		}
-		if missing++; missing > maxMissing {
-			return nil, nil, fmt.Errorf("the cache of Proxies is far behind: more than %d of a ProxySet's are not there any more", maxMissing)
+	}
+	if len(missing) > maxMissing {
+		err = p.eachUncached(ctx, func(o *metav1.PartialObjectMetadata) {
+			if p.owns(o) {
+				live[o.Name] = !o.DeletionTimestamp.IsZero()
+			}
+		})
+		if err != nil {
+			return nil, nil, fmt.Errorf("listing the Proxies of namespace %s: %w", p.set.Namespace, err)
 		}
+		return live, strays, nil
+	}
+	for _, px := range missing {
 		o := &metav1.PartialObjectMetadata{}
 		o.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("Proxy"))
 		asked, cancel := context.WithTimeout(ctx, apiTimeout)
@@ -189,6 +238,13 @@ func (p *pass) state(ctx context.Context, own []*v1alpha1.Proxy) state {
 		m.outdated = outdated(px, &spec.Template, p.hash)
 		m.banned = banned.of(deskkeys.KeyName(px.Namespace, px.Name), m.exitIP)
 		s.members = append(s.members, m)
+	}
+	patience := p.book.patience(p.hash, slices.ContainsFunc(s.members, func(m member) bool { return m.worked && !m.outdated }))
+	for i := range s.members {
+		m := &s.members[i]
+		if unborn := m.created.Add(patience); !m.worked && !m.repairAt.IsZero() && unborn.After(m.repairAt) {
+			m.repairAt = unborn
+		}
 	}
 	s.members = p.book.apply(s.members, p.unseen)
 	slices.SortFunc(s.members, func(a, b member) int { return byName(&a, &b) })

@@ -18,7 +18,10 @@ const (
 	repairAfter = 5 * time.Minute
 	// unbornAfter is how old one is at least that is replaced although it never
 	// worked: making it again seldom helps.
+	// It is twice as old each time until one of the template works, maxUnborn at
+	// most.
 	unbornAfter = 30 * time.Minute
+	maxUnborn   = 24 * time.Hour
 )
 
 // member is what a plan knows of one Proxy of the set.

@@ -16,6 +16,9 @@ func uid(i, j int) types.UID {
 	return types.UID(fmt.Sprintf("0b3c%04d-77aa-4e1f-9d%02d-5e2c90c1%04d", i, j, i+j))
 }
 
+// after is so many minutes after noon.
+func after(minutes int) time.Time { return noon.Add(time.Duration(minutes) * time.Minute) }
+
 // proxy is a Proxy with these conditions, written as type, status, reason and
 // minutes since its creation.
 func proxy(phase v1alpha1.Phase, conditions ...[4]any) *v1alpha1.Proxy {
@@ -24,7 +27,7 @@ func proxy(phase v1alpha1.Phase, conditions ...[4]any) *v1alpha1.Proxy {
 	for _, c := range conditions {
 		px.Status.Conditions = append(px.Status.Conditions, metav1.Condition{
 			Type: c[0].(string), Status: metav1.ConditionStatus(c[1].(string)), Reason: c[2].(string), Message: "as it is",
-			LastTransitionTime: metav1.NewTime(noon.Add(time.Duration(c[3].(int)) * time.Minute)),
+			LastTransitionTime: metav1.NewTime(after(c[3].(int))),
 		})
 	}
 	return px
@@ -46,7 +49,7 @@ func TestWhoseFaultItIs(t *testing.T) {
 		"being made":               {"", proxy("Provisioning", [4]any{p, "False", "Provisioning", 1}, [4]any{h, "Unknown", "NotProbedYet", 1}, [4]any{r, "False", "Provisioning", 1}), never, false, false, false},
 		"works":                    {"", proxy("Ready", [4]any{p, "True", "Provisioned", 2}, [4]any{h, "True", "ProbePassed", 3}, [4]any{r, "True", "Ready", 3}), never, false, false, true},
 		"fails":                    {"", proxy("Unhealthy", [4]any{p, "True", "Provisioned", 2}, [4]any{h, "False", "ProbeFailed", 60}, [4]any{r, "False", "ProbeFailed", 60}), 65, false, false, true},
-		"fails early":  {"it worked", proxy("Unhealthy", [4]any{p, "True", "Provisioned", 2}, [4]any{h, "False", "ProbeFailed", 10}, [4]any{r, "False", "ProbeFailed", 10}), 15, false, false, true},
+		"fails early":              {"it worked", proxy("Unhealthy", [4]any{p, "True", "Provisioned", 2}, [4]any{h, "False", "ProbeFailed", 10}, [4]any{r, "False", "ProbeFailed", 10}), 15, false, false, true},
 		"never worked":             {"making it again seldom helps", proxy("Unhealthy", [4]any{p, "True", "Provisioned", 2}, [4]any{h, "False", "ProbeFailed", 4}, [4]any{r, "False", "ProbeFailed", 1}), 30, false, false, false},
 		"never worked, fails late": {"", proxy("Unhealthy", [4]any{p, "True", "Provisioned", 28}, [4]any{h, "False", "ProbeFailed", 29}, [4]any{r, "False", "ProbeFailed", 1}), 34, false, false, false},
 		"inconclusive":             {"the check says nothing", proxy("Unhealthy", [4]any{p, "True", "Provisioned", 2}, [4]any{h, "False", "ProbeInconclusive", 60}, [4]any{r, "False", "ProbeInconclusive", 60}), never, false, false, true},
@@ -86,7 +89,7 @@ func TestAgeLimits(t *testing.T) {
 		t.Errorf("without rotation: %s", at)
 	}
 	rot := &v1alpha1.Rotation{MaxAge: "10h", Jitter: new(int32(0))}
-	if at := ageLimit(noon, lot("a"), rot); at != noon.Add(10*time.Hour) {
+	if at := ageLimit(noon, lot("a"), rot); !at.Equal(noon.Add(10*time.Hour)) {
 		t.Errorf("without jitter: %s", at)
 	}
 	rot.Jitter = new(int32(20))
@@ -143,6 +146,8 @@ func TestOutdated(t *testing.T) {
 	changed := newProxy(set(), "s-1", templateHash(&set().Spec.Template))
 	changed.Spec.Port, changed.Labels["by"] = 1080, "hand"
 	elder := newProxy(set(), "s-1", "0123456789") // by an operator that knew fewer defaults
+	marked := newProxy(set(), "s-1", "0123456789")
+	marked.Labels["team"], marked.Annotations["seen"] = "a", "by me"
 	for name, tc := range map[string]struct {
 		px     *v1alpha1.Proxy
 		change func(*v1alpha1.ProxySet)
@@ -158,6 +163,9 @@ func TestOutdated(t *testing.T) {
 		"elder, same":           {elder, func(*v1alpha1.ProxySet) {}, false},
 		"elder, image":          {elder, func(s *v1alpha1.ProxySet) { s.Spec.Template.Spec.Placement.Image = "other" }, true},
 		"elder, label gone":     {elder, func(s *v1alpha1.ProxySet) { delete(s.Spec.Template.Metadata.Labels, "a") }, true},
+		"elder, marked by hand": {marked, func(*v1alpha1.ProxySet) {}, false},
+		"elder, marked, label":  {marked, func(s *v1alpha1.ProxySet) { s.Spec.Template.Metadata.Labels["team"] = "a" }, true},
+		"elder, marked, port":   {marked, func(s *v1alpha1.ProxySet) { s.Spec.Template.Spec.Port = 1080 }, true},
 		"elder, annotation new": {elder, func(s *v1alpha1.ProxySet) { s.Spec.Template.Metadata.Annotations["z"] = "" }, true},
 	} {
 		s := set(tc.change)

@@ -352,7 +352,7 @@ func (p *planner) ask(from []*member, n int) {
 	}
 }
 
-// again has the set looked at at that time, if that is to come.
+// again has the set looked at then, if that is to come.
 func (p *planner) again(at time.Time) {
 	if at.After(p.now) && (p.next.IsZero() || at.Before(p.next)) {
 		p.next = at

@@ -102,7 +102,7 @@ func TestPlan(t *testing.T) {
 		"age to come":                {"", 1, 0, 1, bans{}, fleet(1, limit(time.Minute)), nil, 0, v1alpha1.ReasonSettled, "", time.Minute},
 		"its own limit first":        {"the one that is due first goes first", 2, 1, 0, bans{}, with(nil, px("a", limit(-time.Second)), px("b", limit(-time.Minute))), []string{"b: age"}, 0, v1alpha1.ReasonRotating, "", 0},
 		"held ones last":             {"", 3, 1, 0, bans{}, with(fleet(2, old, held), px("x", old)), []string{"x: age"}, 0, v1alpha1.ReasonRotating, "", 0},
-		"unseen ones cannot go": {"it is not known yet which one it is", 1, 0, 1, bans{}, with(fleet(2), member{name: "x"}), []string{"p0"}, 0, v1alpha1.ReasonScaling, "", 0},
+		"unseen ones cannot go":      {"it is not known yet which one it is", 1, 0, 1, bans{}, with(fleet(2), member{name: "x"}), []string{"p0"}, 0, v1alpha1.ReasonScaling, "", 0},
 		"unseen ones are on the way": {"what the cache does not show yet is not made twice", 2, 0, 1, bans{}, with(fleet(1), member{name: "x"}), nil, 0, v1alpha1.ReasonScaling, "", 0},
 
 		"template":                             {"", 2, 0, 1, bans{}, fleet(2, outdatedOne), nil, 1, v1alpha1.ReasonUpdating, "the template changed: 2", 0},

@@ -134,6 +134,11 @@ func TestWhoGoesWhenThereAreTooMany(t *testing.T) {
 	r.mu.Unlock()
 	r.change("s", func(s *v1alpha1.ProxySet) { s.Spec.Replicas = new(int32(2)) })
 	r.shows("s", v1alpha1.ReasonSettled, "", 2, 2, 2, 0, 0)
+	r.mu.Lock()
+	if r.asked == 0 {
+		t.Error("the desk was not asked who is held")
+	}
+	r.mu.Unlock()
 	if got := names(r.proxies()); !slices.Equal(got, []string{all[0], all[3]}) {
 		t.Errorf("held are %s and %s, and left are %v", all[0], all[3], got)
 	}

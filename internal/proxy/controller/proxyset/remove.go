@@ -43,6 +43,9 @@ func (p *pass) remove(ctx context.Context) (after time.Duration, err error) {
 		if len(live) > 0 {
 			return removePause, nil // the cache is behind
 		}
+		if p.book.awaited(p.now) {
+			return removePause, nil // its own may come to be after it has gone
+		}
 		return 0, p.dropFinalizer(ctx)
 	}
 	if err := p.sayRemoving(ctx, list.Items, orphan); err != nil {
@@ -63,7 +66,8 @@ func (p *pass) remove(ctx context.Context) (after time.Duration, err error) {
 			if orphan {
 				return p.disown(ctx, px.DeepCopy())
 			}
-			return p.deleteProxy(ctx, &v1alpha1.Proxy{ObjectMeta: metav1.ObjectMeta{Namespace: px.Namespace, Name: px.Name}}, px.UID, "")
+			// As it was seen, or not at all: somebody may have made it nobody's own.
+			return p.deleteProxy(ctx, &v1alpha1.Proxy{ObjectMeta: metav1.ObjectMeta{Namespace: px.Namespace, Name: px.Name}}, px.UID, px.ResourceVersion)
 		})
 	}
 	// What changes in them wakes the set.

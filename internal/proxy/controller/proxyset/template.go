@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -19,6 +18,9 @@ const (
 	// no words come about, and none that look alike.
 	nameLetters = "bcdfghjklmnpqrstvwxz2456789"
 	nameLength  = 10
+	// metadataKey is the annotation with the hash of the template's labels and
+	// annotations that a Proxy was made with: it may have others since.
+	metadataKey = "crawl.example.com/template-metadata"
 )
 
 // newName is a name for a Proxy of a set.
@@ -32,9 +34,13 @@ func newName(set string) string {
 
 // templateHash tells templates apart.
 func templateHash(t *v1alpha1.ProxyTemplate) string {
-	b, err := json.Marshal(t)
+	return hashOf(t)
+}
+
+func hashOf(of any) string {
+	b, err := json.Marshal(of)
 	if err != nil {
-		// The type has no part that cannot be encoded.
+		// A template has no part that cannot be encoded.
 		panic(fmt.Sprintf("encoding a template: %v", err))
 	}
 	sum := sha256.Sum256(b)
@@ -53,6 +59,10 @@ func newProxy(set *v1alpha1.ProxySet, name, hash string) *v1alpha1.Proxy {
 		Spec: t.Spec,
 	}
 	px.Labels[v1alpha1.SetLabel], px.Labels[v1alpha1.TemplateLabel] = set.Name, hash
+	if px.Annotations == nil {
+		px.Annotations = map[string]string{}
+	}
+	px.Annotations[metadataKey] = hashOf(&set.Spec.Template.Metadata)
 	return px
 }
 
@@ -76,14 +86,11 @@ func labelsOf(t *v1alpha1.ProxyTemplate) map[string]string {
 // outdated says whether a Proxy was made from another template than this one.
 // The hash says so, unless a newer operator has defaults that an earlier one had
 // not: the same template has another hash then, and a fleet must not be made
-// anew for that. So a Proxy that is what the template says is up to date.
+// anew for that. So a Proxy that was made with the template's labels and
+// annotations and has its spec is up to date, whatever people added to it.
 func outdated(px *v1alpha1.Proxy, t *v1alpha1.ProxyTemplate, hash string) bool {
 	if px.Labels[v1alpha1.TemplateLabel] == hash {
 		return false
 	}
-	labels := maps.Clone(px.Labels)
-	delete(labels, v1alpha1.SetLabel)
-	delete(labels, v1alpha1.TemplateLabel)
-	return !maps.Equal(labels, labelsOf(t)) || !maps.Equal(px.Annotations, t.Metadata.Annotations) ||
-		!equality.Semantic.DeepEqual(&px.Spec, &t.Spec)
+	return px.Annotations[metadataKey] != hashOf(&t.Metadata) || !equality.Semantic.DeepEqual(&px.Spec, &t.Spec)
 }

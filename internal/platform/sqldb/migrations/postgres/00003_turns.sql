@@ -11,6 +11,7 @@ ALTER TABLE fleetdesk.pools ADD COLUMN sites boolean NOT NULL DEFAULT false;
 ALTER TABLE fleetdesk.keys ADD COLUMN weight bigint NOT NULL DEFAULT 0; -- percent, 0 for 100
 ALTER TABLE fleetdesk.keys ADD COLUMN joined bigint NOT NULL DEFAULT 0;
 ALTER TABLE fleetdesk.keys ADD COLUMN seat bigint NOT NULL DEFAULT 0;
+ALTER TABLE fleetdesk.keys ADD COLUMN since bigint NOT NULL DEFAULT 0; -- earlier numbers are of another machine
 ALTER TABLE fleetdesk.members ADD COLUMN seat bigint NOT NULL DEFAULT 0;
 
 -- Keys of before stand at the head of the line, by name.
@@ -24,7 +25,7 @@ CREATE INDEX keys_by_exit_ip ON fleetdesk.keys (exit_ip) WHERE exit_ip <> '';
 ALTER TABLE fleetdesk.tickets ADD COLUMN matching text NOT NULL DEFAULT ''; -- JSON, '' for none
 
 ALTER TABLE fleetdesk.cooldowns ADD COLUMN turn bigint NOT NULL DEFAULT 0;
-ALTER TABLE fleetdesk.cooldowns ADD COLUMN uses text NOT NULL DEFAULT ''; -- fence=end of those in flight, with commas between
+ALTER TABLE fleetdesk.cooldowns ADD COLUMN uses text NOT NULL DEFAULT ''; -- fence=end=account of those in flight, with commas between
 CREATE INDEX cooldowns_by_ban ON fleetdesk.cooldowns (banned_until, scope, id) WHERE banned_until > 0;
 
 -- The order of a pool's keys for a target: an index, which may be dropped at any

@@ -11,6 +11,7 @@ ALTER TABLE pools ADD COLUMN sites INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE keys ADD COLUMN weight INTEGER NOT NULL DEFAULT 0; -- percent, 0 for 100
 ALTER TABLE keys ADD COLUMN joined INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE keys ADD COLUMN seat INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE keys ADD COLUMN since INTEGER NOT NULL DEFAULT 0; -- earlier numbers are of another machine
 ALTER TABLE members ADD COLUMN seat INTEGER NOT NULL DEFAULT 0;
 
 -- Keys of before stand at the head of the line, by name.
@@ -24,7 +25,7 @@ CREATE INDEX keys_by_exit_ip ON keys (exit_ip) WHERE exit_ip <> '';
 ALTER TABLE tickets ADD COLUMN matching TEXT NOT NULL DEFAULT ''; -- JSON, '' for none
 
 ALTER TABLE cooldowns ADD COLUMN turn INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE cooldowns ADD COLUMN uses TEXT NOT NULL DEFAULT ''; -- fence=end of those in flight, with commas between
+ALTER TABLE cooldowns ADD COLUMN uses TEXT NOT NULL DEFAULT ''; -- fence=end=account of those in flight, with commas between
 CREATE INDEX cooldowns_by_ban ON cooldowns (banned_until, scope, id) WHERE banned_until > 0;
 
 -- The order of a pool's keys for a target: an index, which may be dropped at any

@@ -87,7 +87,8 @@ CREATE TABLE fleetdesk.keys (
     rank bigint NOT NULL,
     weight bigint DEFAULT 0 NOT NULL,
     joined bigint DEFAULT 0 NOT NULL,
-    seat bigint DEFAULT 0 NOT NULL
+    seat bigint DEFAULT 0 NOT NULL,
+    since bigint DEFAULT 0 NOT NULL
 )
 WITH (fillfactor='60');
 CREATE TABLE fleetdesk.lines (
@@ -225,7 +226,7 @@ INSERT INTO fleetdesk.accounts VALUES ('ann@example.com', 'viewer', 179352843012
 INSERT INTO fleetdesk.accounts VALUES ('old', 'admin', -62135596800000000, true);
 INSERT INTO fleetdesk.accounts VALUES ('root', 'admin', 1793528431123456, false);
 INSERT INTO fleetdesk.changes VALUES ('win-vms', 'change-1', 'add', 'win-04,win-05', 'ann@example.com', 'terminal', 1793528446123456, 1793528506123456);
-INSERT INTO fleetdesk.cooldowns VALUES ('exitIP', '192.0.2.1', 'shop.example.com', 1793529043123456, 1, 1793529043123456, 1793615443123456, 1793528442123456, '17=1793529044123456');
+INSERT INTO fleetdesk.cooldowns VALUES ('exitIP', '192.0.2.1', 'shop.example.com', 1793529043123456, 1, 1793529043123456, 1793615443123456, 1793528442123456, '17=1793529044123456=0');
 INSERT INTO fleetdesk.desk VALUES (1, 26, 1, 1793528449123456, 4, 14, 20, 0);
 INSERT INTO fleetdesk.events VALUES (1, 1, 1793528433123456, '[{"seq":1,"kind":"published","pool":"win-vms","account":"ann@example.com"}]');
 INSERT INTO fleetdesk.events VALUES (3, 2, 1793528434123456, '[{"seq":3,"kind":"taken","pool":"win-vms","key":"win-01","lease":"win-01~2","account":"ann@example.com"}]');
@@ -239,12 +240,12 @@ INSERT INTO fleetdesk.events VALUES (15, 11, 1793528442123456, '[{"seq":15,"kind
 INSERT INTO fleetdesk.events VALUES (16, 12, 1793528443123456, '[{"seq":16,"kind":"banned","pool":"crawl.eu","key":"crawl.a","lease":"crawl.a~14","account":"ann@example.com"}]');
 INSERT INTO fleetdesk.events VALUES (18, 13, 1793528444123456, '[{"seq":18,"kind":"taken","pool":"crawl.eu","key":"crawl.a","lease":"crawl.a~17","account":"ann@example.com"}]');
 INSERT INTO fleetdesk.events VALUES (20, 14, 1793528446123456, '[{"seq":20,"kind":"change began","pool":"win-vms","account":"ann@example.com"}]');
-INSERT INTO fleetdesk.keys VALUES ('win-04', 1, 'win-vms', '', false, '', '', '', '', false, '', '', 0, false, 0, '', '', '', '', '\x0000000000000000000000000000000000000000000000000000000000000000', '', 0, 0, 0, false, false, false, false, '', 0, '', '', false, 0, 0, 0, 0, 0, -62135596800000000, 0, 0, 0);
-INSERT INTO fleetdesk.keys VALUES ('win-01', 3, 'win-vms', '', false, '', '', '', '', false, '', '', 0, false, 2, 'win-vms', '', 'ann@example.com', 'job one', '\x7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed', 'one', 1200000000, 1793528434123456, 1793529634123456, true, true, false, false, 'released', 1793528435123456, 'ann@example.com', '', false, 0, 0, 1793528465123456, 1793528435123456, 1793528465123456, 1793528435123456, 0, 0, 0);
-INSERT INTO fleetdesk.keys VALUES ('win-02', 3, 'win-vms', '', false, '', '', '', '', true, 'it hangs', 'ann@example.com', 1793528437123456, true, 5, 'win-vms', '', 'ann@example.com', 'job two', '\x3fc4ccfe745870e2c0d99f71f30ff0656c8dedd41cc1d7d3d376b0dbe685e2f3', 'two', 1200000000, 1793528436123456, 1793529636123456, true, true, false, false, 'released', 1793528437123456, 'ann@example.com', '', true, 1, 0, 1793528467123456, 1793528437123456, 1099511627776000000, 1793528437123456, 0, 0, 0);
-INSERT INTO fleetdesk.keys VALUES ('win-03', 3, '', 'win-vms', false, '', '', '', '', false, '', '', 0, false, 8, 'win-vms', '', 'ann@example.com', 'job three', '\x8b5b9db0c13db24256c829aa364aa90c6d2eba318b9232a4ab9313b954d3555f', 'three', 1200000000, 1793528438123456, 1793529638123456, true, true, false, false, '', 0, '', '', false, 0, 0, 0, 1793528438123456, 1099511627776000000, 1793528438123456, 0, 0, 0);
-INSERT INTO fleetdesk.keys VALUES ('crawl.b', 1, 'crawl.eu', '', true, 'uid-b', '', '192.0.2.2', 'two checks failed', false, '', '', 0, false, 0, '', '', '', '', '\x0000000000000000000000000000000000000000000000000000000000000000', '', 0, 0, 0, false, false, false, false, '', 0, '', '', false, 0, 0, 0, 0, 1099511627776000000, -62135596800000000, 0, 0, 25);
-INSERT INTO fleetdesk.keys VALUES ('crawl.a', 4, 'crawl.eu', '', true, 'uid-a', '{"city":"Łódź","provider":"kvm"}', '192.0.2.1', '', false, '', '', 0, false, 17, 'crawl.eu', 'news.example.com', 'ann@example.com', 'job five', '\x222b0bd51fcef7e65c2e62db2ed65457013bab56be6fafeb19ee11d453153c80', 'five', 600000000, 1793528444123456, 1793529044123456, false, false, false, false, '', 0, '', '14=released', false, 0, 0, 0, 1793528444123456, 1793529044123456, 1793528444123456, 50, 1793528441123456, 24);
+INSERT INTO fleetdesk.keys VALUES ('win-04', 1, 'win-vms', '', false, '', '', '', '', false, '', '', 0, false, 0, '', '', '', '', '\x0000000000000000000000000000000000000000000000000000000000000000', '', 0, 0, 0, false, false, false, false, '', 0, '', '', false, 0, 0, 0, 0, 0, -62135596800000000, 0, 0, 0, 0);
+INSERT INTO fleetdesk.keys VALUES ('win-01', 3, 'win-vms', '', false, '', '', '', '', false, '', '', 0, false, 2, 'win-vms', '', 'ann@example.com', 'job one', '\x7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed', 'one', 1200000000, 1793528434123456, 1793529634123456, true, true, false, false, 'released', 1793528435123456, 'ann@example.com', '', false, 0, 0, 1793528465123456, 1793528435123456, 1793528465123456, 1793528435123456, 0, 0, 0, 0);
+INSERT INTO fleetdesk.keys VALUES ('win-02', 3, 'win-vms', '', false, '', '', '', '', true, 'it hangs', 'ann@example.com', 1793528437123456, true, 5, 'win-vms', '', 'ann@example.com', 'job two', '\x3fc4ccfe745870e2c0d99f71f30ff0656c8dedd41cc1d7d3d376b0dbe685e2f3', 'two', 1200000000, 1793528436123456, 1793529636123456, true, true, false, false, 'released', 1793528437123456, 'ann@example.com', '', true, 1, 0, 1793528467123456, 1793528437123456, 1099511627776000000, 1793528437123456, 0, 0, 0, 0);
+INSERT INTO fleetdesk.keys VALUES ('win-03', 3, '', 'win-vms', false, '', '', '', '', false, '', '', 0, false, 8, 'win-vms', '', 'ann@example.com', 'job three', '\x8b5b9db0c13db24256c829aa364aa90c6d2eba318b9232a4ab9313b954d3555f', 'three', 1200000000, 1793528438123456, 1793529638123456, true, true, false, false, '', 0, '', '', false, 0, 0, 0, 1793528438123456, 1099511627776000000, 1793528438123456, 0, 0, 0, 0);
+INSERT INTO fleetdesk.keys VALUES ('crawl.b', 1, 'crawl.eu', '', true, 'uid-b', '', '192.0.2.2', 'two checks failed', false, '', '', 0, false, 0, '', '', '', '', '\x0000000000000000000000000000000000000000000000000000000000000000', '', 0, 0, 0, false, false, false, false, '', 0, '', '', false, 0, 0, 0, 0, 1099511627776000000, -62135596800000000, 0, 0, 25, 0);
+INSERT INTO fleetdesk.keys VALUES ('crawl.a', 4, 'crawl.eu', '', true, 'uid-a', '{"city":"Łódź","provider":"kvm"}', '192.0.2.1', '', false, '', '', 0, false, 17, 'crawl.eu', 'news.example.com', 'ann@example.com', 'job five', '\x222b0bd51fcef7e65c2e62db2ed65457013bab56be6fafeb19ee11d453153c80', 'five', 600000000, 1793528444123456, 1793529044123456, false, false, false, false, '', 0, '', '14=released', false, 0, 0, 0, 1793528444123456, 1793529044123456, 1793528444123456, 50, 1793528441123456, 24, 0);
 INSERT INTO fleetdesk.lines VALUES ('crawl.eu', 'shop.example.com', '', 26, 1793528442123456, 1793528442123456, 26, 24);
 INSERT INTO fleetdesk.members VALUES ('win-vms', 'win-01', false, '', 0);
 INSERT INTO fleetdesk.members VALUES ('win-vms', 'win-02', false, '', 0);
