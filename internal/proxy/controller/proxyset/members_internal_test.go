@@ -89,7 +89,7 @@ func TestAgeLimits(t *testing.T) {
 		t.Errorf("without rotation: %s", at)
 	}
 	rot := &v1alpha1.Rotation{MaxAge: "10h", Jitter: new(int32(0))}
-	if at := ageLimit(noon, lot("a"), rot); !at.Equal(noon.Add(10*time.Hour)) {
+	if at := ageLimit(noon, lot("a"), rot); !at.Equal(noon.Add(10 * time.Hour)) {
 		t.Errorf("without jitter: %s", at)
 	}
 	rot.Jitter = new(int32(20))
