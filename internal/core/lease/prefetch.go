@@ -150,10 +150,12 @@ func (w *work) prefetchMore(ops []Op) error {
 	}
 	w.prefetchTargets(&want)
 	want.Cooldowns = w.unknown(ids)
-	if len(want.Cooldowns)+len(want.Bars)+len(want.ExitIPs)+len(want.LinesOf)+len(want.Lines)+len(want.Candidates) == 0 {
-		return nil
+	if len(want.Cooldowns)+len(want.Bars)+len(want.ExitIPs)+len(want.LinesOf)+len(want.Lines)+len(want.Candidates) > 0 {
+		if err := w.load(want); err != nil {
+			return err
+		}
 	}
-	return w.load(want)
+	return w.rehearse()
 }
 
 // prefetchTargets asks for what takes with targets look at: few keys, or lines, or
@@ -191,18 +193,28 @@ func (w *work) prefetchTargets(want *Want) {
 // a guess that is mostly right, and saves a way to the database.
 func (w *work) prefetchLines(want *Want, p Pool) {
 	n := map[LineID]int{}
+	var order []LineID
+	leases := 0
 	for _, op := range w.takes {
 		if op.Pool != p.Name || op.Target == "" || len(op.Where)+len(op.Match) > maxAsked {
 			continue
 		}
 		op.Target = p.aim(op.Target)
-		n[w.lineID(p, op)]++
+		id := w.lineID(p, op)
+		if n[id] == 0 { // it begins with what the leases before it take
+			n[id] = leases
+			order = append(order, id)
+		}
+		n[id] += 2
+		if !op.Quick {
+			leases++
+		}
 	}
-	for id, takes := range n {
+	for _, id := range order {
 		if l := w.lines[id]; l != nil && l.loaded {
 			continue
 		}
-		one := w.lineWant(id, 2*takes+lookAhead)
+		one := w.lineWant(id, n[id]+lookAhead)
 		one.Over = few + w.ops
 		want.Lines = append(want.Lines, one)
 	}
