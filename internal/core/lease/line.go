@@ -87,6 +87,14 @@ const (
 	lookAhead = 6
 	// maxPage is how many places are read at once when a walk goes on and on.
 	maxPage = 1000
+	// MaxMoves is how many places of lines a transaction makes or moves on the way
+	// to keys, about: all others wait for it. A walk that comes no further has no
+	// answer yet, and the next one goes on from there. Each may move some in any
+	// case, so that one along a new line does not stop the others of its transaction.
+	MaxMoves = 2000
+	ownMoves = 64
+	// goOn is when a request that waits is looked at again whose walk was stopped.
+	goOn = 100 * time.Millisecond
 )
 
 // line is a line as far as it is known, and as this transaction changed it.

@@ -19,17 +19,18 @@ type candidate struct {
 	key  string
 	rest CooldownID // what rests after a use
 	at   order
+	// from is the first take whose walk meets it, of those along its line.
+	from  int
+	given bool
 }
 
 // rehearsal is the takes of a transaction along one line.
 type rehearsal struct {
 	*line
-	pool  Pool
-	takes []Take
-	all   []candidate
-	// next is the first candidate that was not given to a take, of which so many
-	// were served.
-	next, served int
+	pool   Pool
+	takes  []Take
+	all    []candidate
+	served int // takes
 }
 
 // rehearse asks for what the takes of a transaction will look at.
@@ -88,12 +89,13 @@ func (w *work) act(r *rehearsal, want *Want, held map[string]bool, resting map[C
 	}
 	w.audition(r)
 	for r.served < len(r.takes) {
-		for r.next < len(r.all) && (held[r.all[r.next].key] || resting[r.all[r.next].rest]) {
-			r.next++
-		}
 		var best *candidate
-		if r.next < len(r.all) {
-			best = &r.all[r.next]
+		for i := range r.all {
+			c := &r.all[i]
+			if c.given = c.given || held[c.key] || resting[c.rest]; !c.given && c.from <= r.served {
+				best = c
+				break
+			}
 		}
 		behind := func(all []Place, more bool, last func(Place) order) bool {
 			return more && (best == nil || len(all) == 0 || best.at.compare(last(all[len(all)-1])) > 0)
@@ -105,8 +107,9 @@ func (w *work) act(r *rehearsal, want *Want, held map[string]bool, resting map[C
 			}
 			return order{}
 		})
-		if ready || fresh {
-			want.Lines = append(want.Lines, w.further(r.line, false, ready, fresh))
+		due := r.moreDue && len(r.due) < unparks*(r.served+1)
+		if due || ready || fresh {
+			want.Lines = append(want.Lines, w.further(r.line, due, ready, fresh))
 			return
 		}
 		if best != nil {
@@ -125,17 +128,21 @@ func (w *work) act(r *rehearsal, want *Want, held map[string]bool, resting map[C
 
 // audition lists the candidates that are known, in their order.
 func (w *work) audition(r *rehearsal) {
-	r.all, r.next = r.all[:0], 0
+	r.all = r.all[:0]
 	op := r.takes[0]
 	op.Quick = slices.ContainsFunc(r.takes, func(op Take) bool { return op.Quick })
-	for _, places := range [][]Place{r.due[:min(len(r.due), unparks)], r.ready, r.fresh} {
-		for _, at := range places {
+	for _, places := range [][]Place{r.due, r.ready, r.fresh} {
+		for i, at := range places {
 			k := w.glance(at.Key)
 			if v, _, turn := w.look(r.pool, op, k, at.Seat); v == usable {
 				if o := at.order(); at.Parked.IsZero() && o.compare(turn) > 0 { // its turn was forgotten
 					turn = o
 				}
-				r.all = append(r.all, candidate{at.Key, restsOn(r.pool, &k.now, op.Target), turn})
+				c := candidate{key: at.Key, rest: restsOn(r.pool, &k.now, op.Target), at: turn}
+				if !at.Parked.IsZero() {
+					c.from = i / unparks
+				}
+				r.all = append(r.all, c)
 			}
 		}
 	}

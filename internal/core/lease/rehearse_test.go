@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/core/lease"
 )
 
@@ -47,7 +48,7 @@ func TestTakesAskTogether(t *testing.T) {
 			}
 			do(t, m, ops...)
 			rows, asked, most, n := 0, 0, 0, 0
-			const rounds = 300
+			const rounds = 80
 			for range rounds {
 				s.loads, s.loaded = 0, 0
 				ops := make([]lease.Op, takes)
@@ -66,6 +67,75 @@ func TestTakesAskTogether(t *testing.T) {
 			t.Logf("%.1f rows a take, %.2f questions a transaction, %d at most", float64(rows)/rounds/takes, float64(asked)/rounds, most)
 			if most > 5 { // with the keys that are chosen
 				t.Errorf("a transaction asked %d times", most)
+			}
+		})
+	}
+}
+
+// A target that bans every proxy of a large pool is found out in several
+// transactions, none of which keeps the others waiting for long; nobody is told that
+// there is none before all were looked at, and other takes get theirs meanwhile.
+func TestFirstNoneInParts(t *testing.T) {
+	const keys = 3*lease.MaxMoves + 100
+	for name, left := range map[string]bool{"none is left": false, "the last one is left": true} {
+		t.Run(name, func(t *testing.T) {
+			s := &spy{}
+			m, _ := spied(s)
+			ops := []lease.Op{lease.OpenEpoch{}, lease.PutPool{Epoch: 1, Pool: lease.Pool{
+				Name: "m", Cooldown: time.Second, Ban: lease.Ban{Initial: 24 * time.Hour, Factor: 1, Max: 24 * time.Hour},
+			}}}
+			for i := range keys {
+				k := fmt.Sprintf("m%05d", i)
+				ops = append(ops, lease.PutKey{Epoch: 1, Key: k, UID: "1", Pools: []string{"m"}})
+				if !left || i < keys-1 {
+					ops = append(ops, lease.Report{Key: k, Pool: "m", Target: "x.example", Outcome: lease.Banned})
+				}
+			}
+			do(t, m, ops...)
+			places := 0
+			s.save = func(c *lease.Changes) error {
+				places = len(c.Places) + len(c.DropPlaces)
+				return nil
+			}
+			waiter := take("m", "waiter")
+			waiter.Target, waiter.Wait = "x.example", true
+			for try := 0; ; try++ {
+				res, err := m.Do(t.Context(), []lease.Op{
+					lease.Take{Pool: "m", Target: "x.example", Account: "ann", Quick: true},
+					lease.Take{Pool: "m", Target: "y.example", Account: "ann", Quick: true},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if places > lease.MaxMoves+100 {
+					t.Errorf("a transaction moved %d places", places)
+				}
+				if res[1].Use == nil {
+					t.Errorf("beside it a pick got %+v", res[1])
+				}
+				switch r := res[0]; {
+				case try < 3:
+					if fault.CodeOf(r.Err) != "busy" {
+						t.Fatalf("try %d: %+v", try, r)
+					}
+					continue
+				case left && (r.Use == nil || r.Key.Name != fmt.Sprintf("m%05d", keys-1)), !left && r.Busy == nil:
+					t.Fatalf("when all were looked at: %+v", r)
+				case left:
+					return
+				}
+				break
+			}
+			// Who waits is looked at again soon.
+			waiter.Target = "z.example"
+			var bans []lease.Op
+			for i := range keys {
+				bans = append(bans, lease.Report{Key: fmt.Sprintf("m%05d", i), Pool: "m", Target: "z.example", Outcome: lease.Banned})
+			}
+			do(t, m, bans...)
+			r := do(t, m, waiter)[0]
+			if r.Busy == nil || r.Busy.Position != 1 || r.Busy.Due.Sub(r.Now) > time.Second {
+				t.Errorf("who waits is told %+v", r.Busy)
 			}
 		})
 	}

@@ -47,15 +47,19 @@ func (w *work) inLine(p Pool, op Take, s *search, c *cursor, most int) *keyRow {
 		return nil
 	}
 	c.line, c.partial = l, false
+	begin := w.moves
 	for w.broken == nil {
 		left := w.unpark(p, op, l, c)
-		r := w.whole(w.along(p, op, l, s, c, most))
+		r := w.whole(w.along(p, op, l, s, c, most, begin))
 		if r != nil || c.partial || !left {
 			return r
 		}
 	}
 	return nil
 }
+
+// tired reports whether a walk moved so much that it ends where it is.
+func (w *work) tired(begin int) bool { return w.moves >= MaxMoves && w.moves-begin >= ownMoves }
 
 // unpark puts keys in order whose rest is over, and reports whether there are
 // more of them.
@@ -78,6 +82,7 @@ func (w *work) unpark(p Pool, op Take, l *line, c *cursor) (left bool) {
 			return true
 		}
 		c.from = order{} // it may come before what was looked at
+		w.moves++
 		switch v, until, at := w.look(p, op, w.glance(from.Key), from.Seat); v {
 		case vanished:
 			l.drop(from)
@@ -91,14 +96,15 @@ func (w *work) unpark(p Pool, op Take, l *line, c *cursor) (left bool) {
 }
 
 // along walks along the keys in order.
-func (w *work) along(p Pool, op Take, l *line, s *search, c *cursor, most int) (best *keyRow) {
+func (w *work) along(p Pool, op Take, l *line, s *search, c *cursor, most, begin int) (best *keyRow) {
 	var first order // the best one's
 	over, doubtful := 0, 0
 	from, incl := c.from, true
 	for looked := 0; w.broken == nil; looked++ {
-		if looked >= most {
+		if tired := w.tired(begin); tired || looked >= most {
 			c.partial = true
-			return nil
+			w.stopped = w.stopped || tired && best == nil
+			return best
 		}
 		at, fresh, ok := w.nextPlace(p, l, from, incl)
 		if !ok {
@@ -115,12 +121,15 @@ func (w *work) along(p Pool, op Take, l *line, s *search, c *cursor, most int) (
 		case v == vanished:
 			l.drop(at)
 		case v == resting:
+			w.moves++
 			l.move(at, Place{Parked: until}.in(turn), fresh)
 		case v == passed:
+			w.moves++
 			w.pass(l, at, turn, r, fresh, over)
 			over++
 		case turn.compare(from) > 0: // it was used since by who has another line
 			l.move(at, Place{}.in(turn), fresh)
+			w.moves++
 			doubtful++
 			if !s.aside[at.Key] && (best == nil || turn.compare(first) < 0) {
 				best, first = r, turn

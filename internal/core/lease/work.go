@@ -36,6 +36,8 @@ type work struct {
 	ops       int
 	lines     map[LineID]*line
 	glances   map[string]*keyRow // keys as walks saw them
+	moves     int                // of places, on the way to keys
+	stopped   bool               // the take's own walk came no further: see [MaxMoves]
 	// linesKnown are pools and targets of which all lines are known, lineless pools
 	// whose stored lines are to go.
 	linesKnown map[PoolTarget]bool
