@@ -187,7 +187,7 @@ func (w *work) lineID(p Pool, op Take) LineID {
 // lineWant asks for a line; what nobody used for long, or was made under other
 // rules of the pool, is none.
 func (w *work) lineWant(id LineID, most int) LineWant {
-	want := LineWant{LineID: id, Due: max(most, unparks), Ready: most, Fresh: most, Over: -1, Since: w.begin.Now.Add(-LineFor)}
+	want := LineWant{LineID: id, Due: max(most, unparks), Ready: most, Behind: most, Fresh: most, Over: -1, Since: w.begin.Now.Add(-LineFor)}
 	if w.lineless[id.Pool] {
 		want.Since = never
 	}
@@ -210,6 +210,7 @@ func (w *work) further(l *line, due, ready, fresh bool) LineWant {
 	var fresher Place
 	want.Due, want.AfterDue = page(l.due, due && l.moreDue)
 	want.Ready, want.AfterReady = page(l.ready, ready && l.moreReady)
+	want.Behind = want.Ready
 	want.Fresh, fresher = page(l.fresh, fresh && l.moreFresh)
 	want.AfterFresh = fresher.Seat
 	return want

@@ -192,7 +192,7 @@ func (w *work) prefetchTargets(want *Want) {
 // Before it is known whether the pool has any, and what it makes of targets, it is
 // a guess that is mostly right, and saves a way to the database.
 func (w *work) prefetchLines(want *Want, p Pool) {
-	n := map[LineID]int{}
+	n, held := map[LineID]int{}, map[LineID]bool{}
 	var order []LineID
 	leases := 0
 	for _, op := range w.takes {
@@ -201,9 +201,12 @@ func (w *work) prefetchLines(want *Want, p Pool) {
 		}
 		op.Target = p.aim(op.Target)
 		id := w.lineID(p, op)
-		if n[id] == 0 { // it begins with what the leases before it take
-			n[id] = leases
+		if n[id] == 0 {
 			order = append(order, id)
+		}
+		if n[id] == 0 && !op.Quick { // it begins with what the leases before it take
+			n[id] = leases
+			held[id] = true
 		}
 		n[id] += 2
 		if !op.Quick {
@@ -215,7 +218,9 @@ func (w *work) prefetchLines(want *Want, p Pool) {
 			continue
 		}
 		one := w.lineWant(id, n[id]+lookAhead)
-		one.Over = few + w.ops
+		if one.Over = few + w.ops; !held[id] {
+			one.Behind = n[id]
+		}
 		want.Lines = append(want.Lines, one)
 	}
 }

@@ -250,18 +250,27 @@ type FreeWant struct {
 }
 
 // LineWant asks for the next places of a line: so many whose rest is over (Due), in
-// the order of turns (Ready), and keys beyond the mark (Fresh), each behind those
-// that are known. A line whose Used is before Since is none. Nothing need be found
+// the order of turns (Ready, or Behind where keys beyond the mark come before
+// them), and keys beyond the mark (Fresh), each behind those that are known. A line whose Used is before Since is none. Nothing need be found
 // when at most Over keys of the pool are free by their rows.
 type LineWant struct {
 	LineID
-	Due, Ready, Fresh int
-	Over              int
-	Since             time.Time
+	Due, Ready, Behind, Fresh int
+	Over                      int
+	Since                     time.Time
 	// AfterDue and AfterReady are places, AfterFresh is a seat; zero to begin with
 	// the first.
 	AfterDue, AfterReady Place
 	AfterFresh           int64
+}
+
+// ReadyOf is how many places in the order of turns are wanted of a line with that
+// mark, in a pool with that last seat.
+func (w *LineWant) ReadyOf(mark, last int64) int {
+	if last > mark {
+		return w.Behind
+	}
+	return w.Ready
 }
 
 // PoolTarget is a pool and a target.

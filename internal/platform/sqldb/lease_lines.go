@@ -41,20 +41,31 @@ const (
 	rowDue
 	rowReady
 	rowFresh
-	rowNext
-	rowLast
 )
 
 // wanted is what a question about a line has: which one it is, the time, since
 // when it must have been used, how many rows of each kind, the question's number,
 // how many free keys its pool must have at least for an answer, and behind which
 // rows the answer begins.
-var wanted = slices.Concat(lineID, columns(integer, "now", "since", "due", "ready", "fresh", "n", "over",
+var wanted = slices.Concat(lineID, columns(integer, "now", "since", "due", "ready", "behind", "fresh", "n", "over",
 	"due_parked", "due_turn", "due_own", "due_seat", "ready_turn", "ready_own", "ready_seat", "fresh_seat"))
 
-// lineRows are the rows of a line that a walk looks at, w being the question: the
-// line itself, the places, and the keys beyond the mark.
-func lineRows(w func(name string) string, no, mark string) string {
+// head is a row about the line itself and its pool, w being the question: with the
+// first end of a rest that is to come, and the last seat.
+func head(w func(name string) string) string {
+	line := []string{}
+	for _, c := range []string{"no", "began", "used", "first", "mark"} {
+		line = append(line, fmt.Sprintf("coalesce(max(l.%s), 0) AS %s", c, c))
+	}
+	return fmt.Sprintf(`SELECT %s, coalesce((SELECT m.seat FROM fleetdesk.members m WHERE m.pool = %s AND m.seat > 0 AND NOT m.leaving ORDER BY m.seat DESC LIMIT 1), 0) AS last
+		FROM fleetdesk.lines l WHERE l.pool = %s AND l.target = %s AND l.asked = %s AND l.used >= %s`,
+		strings.Join(line, ", "), w("pool"), w("pool"), w("target"), w("asked"), w("since"))
+}
+
+// lineRows are the rows of a line that a walk looks at, w being the question: its
+// head, the places, and the keys beyond the mark. ready is how many in the order of
+// turns.
+func lineRows(w func(name string) string, head, no, mark, ready string) string {
 	behind := func(kind string, cols ...string) string {
 		var had, is []string
 		for _, c := range cols {
@@ -63,22 +74,18 @@ func lineRows(w func(name string) string, no, mark string) string {
 		return " AND (" + strings.Join(is, ", ") + ") > (" + strings.Join(had, ", ") + ")"
 	}
 	places := func(kind int, where, order string) string {
-		return fmt.Sprintf(`SELECT * FROM (SELECT %d AS what, p.line, p.parked, p.turn, p.own, p.seat, p.key, CAST(0 AS bigint) AS mark FROM fleetdesk.places p
+		return fmt.Sprintf(`SELECT * FROM (SELECT %d AS what, p.line, p.parked, p.turn, p.own, p.seat, p.key, CAST(0 AS bigint) AS mark, CAST(0 AS bigint) AS last FROM fleetdesk.places p
 			WHERE p.line = %s AND %s ORDER BY %s) s%d`, kind, no, where, order, kind)
 	}
-	members := func(kind int, where, order string) string {
-		return fmt.Sprintf(`SELECT * FROM (SELECT %d AS what, CAST(0 AS bigint) AS line, CAST(0 AS bigint) AS parked, CAST(0 AS bigint) AS turn, CAST(0 AS bigint) AS own, m.seat, m.key, CAST(0 AS bigint) AS mark
-			FROM fleetdesk.members m WHERE m.pool = %s AND m.seat > 0 AND NOT m.leaving%s ORDER BY m.seat %s) s%d`, kind, w("pool"), where, order, kind)
-	}
 	return strings.Join([]string{
-		fmt.Sprintf(`SELECT * FROM (SELECT %d AS what, l.no AS line, l.began AS parked, l.used AS turn, CAST(0 AS bigint) AS own, l.first AS seat, '' AS key, l.mark
-			FROM fleetdesk.lines l WHERE l.pool = %s AND l.target = %s AND l.asked = %s AND l.used >= %s) s%d`,
-			rowLine, w("pool"), w("target"), w("asked"), w("since"), rowLine),
+		fmt.Sprintf(`SELECT * FROM (SELECT %d AS what, s.no AS line, s.began AS parked, s.used AS turn,
+			coalesce((SELECT p.parked FROM fleetdesk.places p WHERE p.line = %s AND p.parked > %s ORDER BY p.parked LIMIT 1), 0) AS own,
+			s.first AS seat, '' AS key, s.mark, s.last%s) s%d`, rowLine, no, w("now"), head, rowLine),
 		places(rowDue, "p.parked > 0 AND p.parked <= "+w("now")+behind("due", "parked", "turn", "own", "seat"), "p.parked, p.turn, p.own, p.seat LIMIT "+w("due")),
-		places(rowReady, "p.parked = 0"+behind("ready", "turn", "own", "seat"), "p.turn, p.own, p.seat LIMIT "+w("ready")),
-		places(rowNext, "p.parked > "+w("now"), "p.parked LIMIT 1"),
-		members(rowFresh, " AND m.seat > "+mark+" AND m.seat > "+w("fresh_seat"), "LIMIT "+w("fresh")),
-		members(rowLast, "", "DESC LIMIT 1"),
+		places(rowReady, "p.parked = 0"+behind("ready", "turn", "own", "seat"), "p.turn, p.own, p.seat LIMIT "+ready),
+		fmt.Sprintf(`SELECT * FROM (SELECT %d AS what, CAST(0 AS bigint) AS line, CAST(0 AS bigint) AS parked, CAST(0 AS bigint) AS turn, CAST(0 AS bigint) AS own, m.seat, m.key, CAST(0 AS bigint) AS mark, CAST(0 AS bigint) AS last
+			FROM fleetdesk.members m WHERE m.pool = %s AND m.seat > 0 AND NOT m.leaving AND m.seat > %s AND m.seat > %s ORDER BY m.seat LIMIT %s) s%d`,
+			rowFresh, w("pool"), mark, w("fresh_seat"), w("fresh"), rowFresh),
 	}, " UNION ALL ")
 }
 
@@ -104,18 +111,17 @@ var (
 // remembered of them for the target: of the key, and of its address.
 var loadLines = func() *statement {
 	selected := func(asked string) string {
-		return "q.what, q.line, q.parked, q.turn, q.own, q.seat, q.key, q.mark, " + nullable("k", glanceColumns) +
+		return "q.what, q.line, q.parked, q.turn, q.own, q.seat, q.key, q.mark, q.last, " + nullable("k", glanceColumns) +
 			", CASE WHEN " + asked + " = '' THEN '' ELSE coalesce(k.attributes, '') END, " +
 			"c.id IS NOT NULL, " + nullable("c", restColumns) + ", d.id IS NOT NULL, " + nullable("d", restColumns)
 	}
 	ofWanted := func(name string) string { return "w." + name }
-	used := "l.pool = w.pool AND l.target = w.target AND l.asked = w.asked AND l.used >= w.since"
 	one := func(table, alias, where string) string {
 		return " LEFT JOIN LATERAL (SELECT * FROM fleetdesk." + table + " " + alias + " WHERE " + where + " OFFSET 0) " + alias + " ON true"
 	}
 	postgres := "SELECT w.n, " + selected("w.asked") + " FROM " + unnest(wanted) + " AS w (" + strings.Join(namesOf(wanted), ", ") + ")" +
-		" CROSS JOIN LATERAL (SELECT coalesce(max(l.no), 0) AS no, coalesce(max(l.mark), 0) AS mark FROM fleetdesk.lines l WHERE " + used + " OFFSET 0) o" +
-		" CROSS JOIN LATERAL (" + lineRows(ofWanted, "o.no", "o.mark") + ") q" +
+		" CROSS JOIN LATERAL (" + head(ofWanted) + " OFFSET 0) s" +
+		" CROSS JOIN LATERAL (" + lineRows(ofWanted, "", "s.no", "s.mark", "CASE WHEN s.last > s.mark THEN w.behind ELSE w.ready END") + ") q" +
 		one("keys", "k", "k.name = q.key") +
 		one("cooldowns", "c", "c.scope = 'key' AND c.id = q.key AND c.target = w.target") +
 		one("cooldowns", "d", "d.scope = 'exitIP' AND d.id = k.exit_ip AND d.target = w.target") +
@@ -128,7 +134,7 @@ var loadLines = func() *statement {
 		return fmt.Sprintf("coalesce((SELECT l.%s FROM fleetdesk.lines l WHERE l.pool = %s AND l.target = %s AND l.asked = %s AND l.used >= %s), 0)",
 			column, numbered("pool"), numbered("target"), numbered("asked"), numbered("since"))
 	}
-	lite := "SELECT " + numbered("n") + ", " + selected(numbered("asked")) + " FROM (" + lineRows(numbered, number("no"), number("mark")) + ") q" +
+	lite := "SELECT " + numbered("n") + ", " + selected(numbered("asked")) + " FROM (" + lineRows(numbered, " FROM ("+head(numbered)+") s", number("no"), number("mark"), numbered("ready")) + ") q" +
 		" LEFT JOIN fleetdesk.keys k ON k.name = q.key" +
 		" LEFT JOIN fleetdesk.cooldowns c ON c.scope = 'key' AND c.id = q.key AND c.target = " + numbered("target") +
 		" LEFT JOIN fleetdesk.cooldowns d ON d.scope = 'exitIP' AND d.id = k.exit_ip AND d.target = " + numbered("target")
@@ -178,7 +184,7 @@ func (t *leaseTx) loadLines(all []lease.LineWant, found []lease.LineFound) (step
 		if storable(w.Pool) && storable(w.Target) {
 			d, r := &w.AfterDue, &w.AfterReady
 			rows = append(rows, []any{
-				w.Pool, w.Target, w.Ask, micros(t.begin.Now), micros(w.Since), oneMore(w.Due), oneMore(w.Ready), oneMore(w.Fresh), int64(n), int64(w.Over) + 1,
+				w.Pool, w.Target, w.Ask, micros(t.begin.Now), micros(w.Since), oneMore(w.Due), oneMore(w.Ready), oneMore(w.Behind), oneMore(w.Fresh), int64(n), int64(w.Over) + 1,
 				micros(d.Parked), micros(d.Turn), micros(d.Own), d.Seat, micros(r.Turn), micros(r.Own), r.Seat, w.AfterFresh,
 			})
 		}
@@ -201,7 +207,7 @@ func oneMore(n int) int64 {
 func (t *leaseTx) lineRow(r scanner, all []lease.LineWant, found []lease.LineFound) error {
 	var (
 		n, what                           int
-		parked, turn, own, mark           int64
+		parked, turn, own, mark, last     int64
 		p                                 lease.Place
 		k                                 lease.Key
 		l                                 lease.Lease
@@ -218,7 +224,7 @@ func (t *leaseTx) lineRow(r scanner, all []lease.LineWant, found []lease.LineFou
 	}
 	c, d := into(0), into(1)
 	err := r.Scan(
-		&n, &what, &p.Line, &parked, &turn, &own, &p.Seat, &p.Key, &mark,
+		&n, &what, &p.Line, &parked, &turn, &own, &p.Seat, &p.Key, &mark, &last,
 		&k.Name, &pools, &k.ExitIP, (*string)(&l.End), &k.NeedsReset, &l.Unclaimed, &l.Hooks.Reset, &k.Seat, &joined, &free, &cool, &fence, &expiry, &attributes,
 		c[0], c[1], c[2], c[3], c[4], c[5], c[6], d[0], d[1], d[2], d[3], d[4], d[5], d[6],
 	)
@@ -229,13 +235,10 @@ func (t *leaseTx) lineRow(r scanner, all []lease.LineWant, found []lease.LineFou
 	p.Parked, p.Turn, p.Own = moment(parked), moment(turn), moment(own)
 	switch what {
 	case rowLine:
-		f.Line = &lease.Line{LineID: all[n].LineID, No: p.Line, Began: p.Parked, Used: p.Turn, First: p.Seat, Mark: mark}
-		return nil
-	case rowNext:
-		f.Next = p.Parked
-		return nil
-	case rowLast:
-		f.Last = p.Seat
+		f.Next, f.Last = p.Own, last
+		if p.Line > 0 {
+			f.Line = &lease.Line{LineID: all[n].LineID, No: p.Line, Began: p.Parked, Used: p.Turn, First: p.Seat, Mark: mark}
+		}
 		return nil
 	case rowDue:
 		f.Due = append(f.Due, p)
@@ -277,11 +280,15 @@ func (t *leaseTx) lineRow(r scanner, all []lease.LineWant, found []lease.LineFou
 // inOrder puts the rows of lines in order, which no database need keep, and cuts
 // what is beyond the limits off.
 func inOrder(w lease.LineWant, f *lease.LineFound) {
+	mark := int64(0)
+	if f.Line != nil {
+		mark = f.Line.Mark
+	}
 	for _, l := range []struct {
 		list *[]lease.Place
 		more *bool
 		most int
-	}{{&f.Due, &f.MoreDue, w.Due}, {&f.Ready, &f.MoreReady, w.Ready}, {&f.Fresh, &f.MoreFresh, w.Fresh}} {
+	}{{&f.Due, &f.MoreDue, w.Due}, {&f.Ready, &f.MoreReady, w.ReadyOf(mark, f.Last)}, {&f.Fresh, &f.MoreFresh, w.Fresh}} {
 		slices.SortFunc(*l.list, lease.Place.Compare)
 		*l.more = len(*l.list) > l.most
 		*l.list = (*l.list)[:min(len(*l.list), l.most)]

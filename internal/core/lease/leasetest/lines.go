@@ -106,7 +106,6 @@ func (t *tx) line(w lease.LineWant) (f lease.LineFound) {
 		first.at = first.at.Add(1)
 	}
 	f.Due, f.MoreDue = take(first, w.Due, t.now)
-	f.Ready, f.MoreReady = take(after(w.AfterReady), w.Ready, time.Time{})
 	places.from(entry{at: t.now.Add(1)}, func(e entry) bool { f.Next = e.at; return false })
 	if l := t.m.lists[w.Pool]; l != nil {
 		l.seats.from(entry{seq: max(mark, w.AfterFresh) + 1}, func(e entry) bool {
@@ -121,6 +120,7 @@ func (t *tx) line(w lease.LineWant) (f lease.LineFound) {
 			f.Last = b[len(b)-1].seq
 		}
 	}
+	f.Ready, f.MoreReady = take(after(w.AfterReady), w.ReadyOf(mark, f.Last), time.Time{})
 	seen := map[string]bool{}
 	for _, p := range slices.Concat(f.Due, f.Ready, f.Fresh) {
 		k := t.m.keys[p.Key]
