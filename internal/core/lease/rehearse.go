@@ -38,10 +38,13 @@ func (w *work) rehearse() error {
 	all := w.rehearsals()
 	held := map[string]bool{}        // by leases
 	resting := map[CooldownID]bool{} // after uses
-	for range rehearsals {
+	for i := range rehearsals + 1 {
 		var want Want
 		for _, r := range all {
 			w.act(r, &want, held, resting)
+		}
+		if i == rehearsals { // whoever still runs short goes on alone
+			want.Lines = nil
 		}
 		if len(want.Lines)+len(want.Keys) == 0 {
 			return nil

@@ -65,7 +65,7 @@ func TestTakesAskTogether(t *testing.T) {
 				*now = now.Add(time.Duration(takes) * time.Second * 60 / targets)
 			}
 			t.Logf("%.1f rows a take, %.2f questions a transaction, %d at most", float64(rows)/rounds/takes, float64(asked)/rounds, most)
-			if most > 5 { // with the keys that are chosen
+			if most > 6 { // four of them about lines
 				t.Errorf("a transaction asked %d times", most)
 			}
 		})
