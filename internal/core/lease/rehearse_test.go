@@ -140,3 +140,50 @@ func TestFirstNoneInParts(t *testing.T) {
 		})
 	}
 }
+
+// What keeps a key from being handed out is seen of it along a line.
+func TestGlances(t *testing.T) {
+	put := func(k string) lease.PutKey {
+		return lease.PutKey{Epoch: 1, Key: k, UID: "1", Pools: []string{"p"}, Attributes: map[string]string{"country": "de"}}
+	}
+	hold := take("p", "holder")
+	for what, tc := range map[string]struct {
+		kept []lease.Op // after which the first key is not to be had
+		ask  map[string]string
+	}{
+		"barred":   {kept: []lease.Op{lease.BeginChange{ID: "c", Pool: "p", Verb: "remove", Keys: []string{"a"}, Account: "ann", TTL: time.Minute}}},
+		"held":     {kept: []lease.Op{hold}},
+		"disabled": {kept: []lease.Op{lease.Disable{Key: "a", By: "root"}}},
+		"rests for all": {kept: []lease.Op{
+			hold, lease.Force{Key: "a", By: "root", Rest: time.Minute},
+		}},
+		"banned": {kept: []lease.Op{lease.Report{Key: "a", Pool: "p", Target: "x.example", Outcome: lease.Banned}}},
+		"another country": {
+			kept: []lease.Op{lease.PutKey{Epoch: 1, Key: "a", UID: "1", Pools: []string{"p"}, Attributes: map[string]string{"country": "fr"}}},
+			ask:  map[string]string{"country": "de"},
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+			m, _ := lined(&now)
+			do(t, m, lease.OpenEpoch{}, lease.PutPool{Epoch: 1, Pool: lease.Pool{
+				Name: "p", TTL: time.Minute, Ban: lease.Ban{Initial: time.Hour, Factor: 1, Max: time.Hour},
+			}}, put("a"), put("b"))
+			// Both have a place then, and the turn of the first one is next.
+			for _, want := range []string{"a", "b"} {
+				now = now.Add(time.Second)
+				if r := do(t, m, lease.Take{Pool: "p", Target: "x.example", Account: "ann", Quick: true, Where: tc.ask})[0]; name(r) != want {
+					t.Fatalf("at first came %+v, want %s", r.Key, want)
+				}
+				now = now.Add(time.Second)
+			}
+			do(t, m, tc.kept...)
+			for range 2 {
+				if r := do(t, m, lease.Take{Pool: "p", Target: "x.example", Account: "ann", Quick: true, Where: tc.ask})[0]; name(r) != "b" {
+					t.Errorf("while the first one is kept away came %+v", r.Key)
+				}
+				now = now.Add(time.Second)
+			}
+		})
+	}
+}
