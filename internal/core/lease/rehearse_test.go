@@ -187,3 +187,24 @@ func TestGlances(t *testing.T) {
 		})
 	}
 }
+
+// Takes of one transaction that ask for attributes and such that ask for none look at
+// the same keys.
+func TestGlancesTogether(t *testing.T) {
+	now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+	m, _ := lined(&now)
+	do(t, m, lease.OpenEpoch{}, lease.PutPool{Epoch: 1, Pool: lease.Pool{Name: "p", Cooldown: time.Second}})
+	for _, k := range []string{"a", "b", "c", "d"} {
+		do(t, m, lease.PutKey{Epoch: 1, Key: k, UID: "1", Pools: []string{"p"}, Attributes: map[string]string{"country": "de"}})
+	}
+	one := lease.Take{Pool: "p", Target: "x.example", Account: "ann", Quick: true}
+	german := one
+	german.Where = map[string]string{"country": "de"}
+	for _, ops := range [][]lease.Op{{one, german}, {german, one}} {
+		for _, r := range do(t, m, ops...) {
+			if r.Use == nil {
+				t.Errorf("of two picks together one got %+v", r.Busy)
+			}
+		}
+	}
+}
