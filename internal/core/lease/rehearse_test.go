@@ -141,25 +141,29 @@ func TestFirstNoneInParts(t *testing.T) {
 	}
 }
 
-// What keeps a key from being handed out is seen of it along a line.
+// What keeps keys from being handed out is seen of them along a line, also of such
+// that no rehearsal came to.
 func TestGlances(t *testing.T) {
-	put := func(k string) lease.PutKey {
-		return lease.PutKey{Epoch: 1, Key: k, UID: "1", Pools: []string{"p"}, Attributes: map[string]string{"country": "de"}}
+	put := func(k, country string) lease.PutKey {
+		return lease.PutKey{Epoch: 1, Key: k, UID: "1", Pools: []string{"p"}, Attributes: map[string]string{"country": country}}
 	}
-	hold := take("p", "holder")
+	each := func(op func(k string) lease.Op) []lease.Op { return []lease.Op{op("a"), op("b")} }
+	hold := each(func(k string) lease.Op { return take("p", k) })
 	for what, tc := range map[string]struct {
-		kept []lease.Op // after which the first key is not to be had
+		kept []lease.Op // after which the first two keys are not to be had
 		ask  map[string]string
 	}{
-		"barred":   {kept: []lease.Op{lease.BeginChange{ID: "c", Pool: "p", Verb: "remove", Keys: []string{"a"}, Account: "ann", TTL: time.Minute}}},
-		"held":     {kept: []lease.Op{hold}},
-		"disabled": {kept: []lease.Op{lease.Disable{Key: "a", By: "root"}}},
-		"rests for all": {kept: []lease.Op{
-			hold, lease.Force{Key: "a", By: "root", Rest: time.Minute},
-		}},
-		"banned": {kept: []lease.Op{lease.Report{Key: "a", Pool: "p", Target: "x.example", Outcome: lease.Banned}}},
-		"another country": {
-			kept: []lease.Op{lease.PutKey{Epoch: 1, Key: "a", UID: "1", Pools: []string{"p"}, Attributes: map[string]string{"country": "fr"}}},
+		"barred":   {kept: []lease.Op{lease.BeginChange{ID: "c", Pool: "p", Verb: "remove", Keys: []string{"a", "b"}, Account: "ann", TTL: time.Minute}}},
+		"held":     {kept: hold},
+		"disabled": {kept: each(func(k string) lease.Op { return lease.Disable{Key: k, By: "root"} })},
+		"rest for all": {kept: append(hold, each(func(k string) lease.Op {
+			return lease.Force{Key: k, By: "root", Rest: time.Minute}
+		})...)},
+		"banned": {kept: each(func(k string) lease.Op {
+			return lease.Report{Key: k, Pool: "p", Target: "x.example", Outcome: lease.Banned}
+		})},
+		"in another country": {
+			kept: each(func(k string) lease.Op { return put(k, "fr") }),
 			ask:  map[string]string{"country": "de"},
 		},
 	} {
@@ -168,22 +172,19 @@ func TestGlances(t *testing.T) {
 			m, _ := lined(&now)
 			do(t, m, lease.OpenEpoch{}, lease.PutPool{Epoch: 1, Pool: lease.Pool{
 				Name: "p", TTL: time.Minute, Ban: lease.Ban{Initial: time.Hour, Factor: 1, Max: time.Hour},
-			}}, put("a"), put("b"))
-			// Both have a place then, and the turn of the first one is next.
-			for _, want := range []string{"a", "b"} {
-				now = now.Add(time.Second)
-				if r := do(t, m, lease.Take{Pool: "p", Target: "x.example", Account: "ann", Quick: true, Where: tc.ask})[0]; name(r) != want {
-					t.Fatalf("at first came %+v, want %s", r.Key, want)
+			}}, put("a", "de"), put("b", "de"), put("c", "de"))
+			picks := func(all ...string) {
+				t.Helper()
+				for _, want := range all {
+					now = now.Add(time.Second)
+					if r := do(t, m, lease.Take{Pool: "p", Target: "x.example", Account: "ann", Quick: true, Where: tc.ask})[0]; name(r) != want {
+						t.Errorf("there came %+v, want %s", r.Key, want)
+					}
 				}
-				now = now.Add(time.Second)
 			}
+			picks("a", "b", "c") // all have a place then
 			do(t, m, tc.kept...)
-			for range 2 {
-				if r := do(t, m, lease.Take{Pool: "p", Target: "x.example", Account: "ann", Quick: true, Where: tc.ask})[0]; name(r) != "b" {
-					t.Errorf("while the first one is kept away came %+v", r.Key)
-				}
-				now = now.Add(time.Second)
-			}
+			picks("c", "c")
 		})
 	}
 }
@@ -194,16 +195,16 @@ func TestGlancesTogether(t *testing.T) {
 	now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	m, _ := lined(&now)
 	do(t, m, lease.OpenEpoch{}, lease.PutPool{Epoch: 1, Pool: lease.Pool{Name: "p", Cooldown: time.Second}})
-	for _, k := range []string{"a", "b", "c", "d"} {
+	for _, k := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
 		do(t, m, lease.PutKey{Epoch: 1, Key: k, UID: "1", Pools: []string{"p"}, Attributes: map[string]string{"country": "de"}})
 	}
 	one := lease.Take{Pool: "p", Target: "x.example", Account: "ann", Quick: true}
 	german := one
 	german.Where = map[string]string{"country": "de"}
-	for _, ops := range [][]lease.Op{{one, german}, {german, one}} {
+	for _, ops := range [][]lease.Op{{one, german, german, german}, {german, german, german, one}} {
 		for _, r := range do(t, m, ops...) {
 			if r.Use == nil {
-				t.Errorf("of two picks together one got %+v", r.Busy)
+				t.Errorf("of picks together one got %+v", r.Busy)
 			}
 		}
 	}
