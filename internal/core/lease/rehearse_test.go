@@ -209,3 +209,28 @@ func TestGlancesTogether(t *testing.T) {
 		}
 	}
 }
+
+// Behind many keys whose rest was over and goes on there is one whose rest is over.
+func TestRestsThatGoOn(t *testing.T) {
+	now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+	m, _ := lined(&now)
+	do(t, m, lease.OpenEpoch{}, lease.PutPool{Epoch: 1, Pool: lease.Pool{
+		Name: "p", Cooldown: 5 * time.Second, Ban: lease.Ban{Initial: time.Hour, Factor: 1, Max: time.Hour},
+	}})
+	const keys = 40
+	for n := range keys {
+		do(t, m, lease.PutKey{Epoch: 1, Key: fmt.Sprintf("k%02d", n), UID: "1", Pools: []string{"p"}})
+	}
+	one := lease.Take{Pool: "p", Target: "x.example", Account: "ann", Quick: true}
+	for range keys {
+		now = now.Add(time.Millisecond)
+		do(t, m, one)
+	}
+	for n := range keys - 1 {
+		do(t, m, lease.Report{Key: fmt.Sprintf("k%02d", n), Pool: "p", Target: one.Target, Outcome: lease.Banned})
+	}
+	now = now.Add(10 * time.Second)
+	if r := do(t, m, one)[0]; name(r) != fmt.Sprintf("k%02d", keys-1) {
+		t.Errorf("there came %q: %+v", name(r), r.Busy)
+	}
+}
