@@ -336,6 +336,25 @@ func (k *Key) hasBeenIn(pool string) bool {
 // in reports whether the pool lists the key.
 func (k *Key) in(pool string) bool { return slices.Contains(k.Pools, pool) }
 
+// Glance is what of a key a walk along a line looks at: all that says whether it can
+// be had for a target, and when, but nothing that a change of it would need. A line
+// that asks for no attributes does not see any.
+func (k *Key) Glance(ask string) Key {
+	g := Key{
+		Name: k.Name, Pools: k.Pools, ExitIP: k.ExitIP, Joined: k.Joined, Seat: k.Seat, CoolUntil: k.CoolUntil, NeedsReset: k.NeedsReset, Bars: k.Bars,
+	}
+	if ask != "" {
+		g.Attributes = k.Attributes
+	}
+	if k.Disabled != nil || k.Unfit != "" {
+		g.Unfit = "out of use"
+	}
+	if k.Lease != nil && k.Lease.End == "" {
+		g.Lease = &Lease{Expires: k.Lease.Expires, Unclaimed: k.Lease.Unclaimed, Hooks: Hooks{Reset: k.Lease.Hooks.Reset}}
+	}
+	return g
+}
+
 // same reports whether two rows are the same but for their version.
 func (k *Key) same(o *Key) bool {
 	return k.Name == o.Name && slices.Equal(k.Pools, o.Pools) && slices.Equal(k.Leaving, o.Leaving) && k.Managed == o.Managed &&

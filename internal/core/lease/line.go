@@ -83,15 +83,24 @@ const (
 	// before it takes the best of them.
 	doubts = 512
 	// lookAhead is how many places are read beyond two for each take: some keys
-	// share an address with one that was used.
-	lookAhead = 1
+	// share an address with one that was used, or rest.
+	lookAhead = 6
+	// maxPage is how many places are read at once when a walk goes on and on.
+	maxPage = 1000
+	// MaxMoves is how many places of lines a transaction makes or moves on the way
+	// to keys, about: all others wait for it. A walk that comes no further has no
+	// answer yet, and the next one goes on from there. Each may move some in any
+	// case, so that one along a new line does not stop the others of its transaction.
+	MaxMoves = 2000
+	ownMoves = 64
+	// goOn is when a request that waits is looked at again whose walk was stopped.
+	goOn = 100 * time.Millisecond
 )
 
 // line is a line as far as it is known, and as this transaction changed it.
 type line struct {
 	Line
 	loaded, touched bool
-	limit           int
 	// due are places whose rest is over, ready those in the order of turns, fresh
 	// the keys beyond the mark, as the store has them.
 	due, ready, fresh             []Place
@@ -151,7 +160,7 @@ func (l *line) met(seat int64) { l.Mark, l.touched = max(l.Mark, seat), true }
 func (w *work) line(p Pool, op Take) *line {
 	id := w.lineID(p, op)
 	l := w.lines[id]
-	if (l == nil || !l.loaded) && !w.loadLine(id, 1+lookAhead) {
+	if (l == nil || !l.loaded) && w.load(Want{Lines: []LineWant{w.lineWant(id, 2+lookAhead)}}) != nil {
 		return nil
 	}
 	l = w.lines[id]
@@ -175,25 +184,53 @@ func (w *work) lineID(p Pool, op Take) LineID {
 	return id
 }
 
-func (w *work) loadLine(id LineID, limit int) bool {
-	return w.load(Want{Lines: []LineWant{w.lineWant(id, limit)}}) == nil
-}
-
 // lineWant asks for a line; what nobody used for long, or was made under other
 // rules of the pool, is none.
-func (w *work) lineWant(id LineID, limit int) LineWant {
-	want := LineWant{LineID: id, Limit: limit, Over: -1, Since: w.begin.Now.Add(-LineFor)}
+func (w *work) lineWant(id LineID, most int) LineWant {
+	want := LineWant{LineID: id, Due: max(most, unparks), Ready: most, Behind: most, Fresh: most, Over: -1, Since: w.begin.Now.Add(-LineFor)}
 	if w.lineless[id.Pool] {
 		want.Since = never
 	}
 	return want
 }
 
+// further asks for what comes behind what is known of a line, of the kinds of places
+// that are wanted: as much again, so that few questions reach far.
+func (w *work) further(l *line, due, ready, fresh bool) LineWant {
+	want := w.lineWant(l.LineID, 0)
+	page := func(of []Place, more bool) (n int, last Place) {
+		if len(of) > 0 {
+			last = of[len(of)-1]
+		}
+		if more {
+			n = min(max(len(of), 2+lookAhead), maxPage)
+		}
+		return n, last
+	}
+	var fresher Place
+	want.Due, want.AfterDue = page(l.due, due && l.moreDue)
+	want.Ready, want.AfterReady = page(l.ready, ready && l.moreReady)
+	want.Behind = want.Ready
+	want.Fresh, fresher = page(l.fresh, fresh && l.moreFresh)
+	want.AfterFresh = fresher.Seat
+	return want
+}
+
+// more reads further along a line.
+func (w *work) more(l *line, due, ready, fresh bool) {
+	_ = w.load(Want{Lines: []LineWant{w.further(l, due, ready, fresh)}}) // it is in w.broken
+}
+
 func (w *work) addLine(want LineWant, f LineFound) {
 	if n, known := w.freeOnes[want.Pool]; known && n <= want.Over {
 		return // nothing was looked for
 	}
-	w.add(f.Keys)
+	for i := range f.Keys {
+		k := &f.Keys[i]
+		if w.glances[k.Name] == nil || want.Ask != "" { // without a question nobody told of attributes
+			w.glances[k.Name] = &keyRow{was: *k, now: k.Settle(w.begin.Now)}
+		}
+	}
 	for i := range f.Cooldowns {
 		if c := &f.Cooldowns[i]; !w.known(c.CooldownID) {
 			w.cooldowns[c.CooldownID] = c
@@ -207,10 +244,33 @@ func (w *work) addLine(want LineWant, f LineFound) {
 		}
 	}
 	l := w.addLineRow(want.LineID, f.Line)
-	l.loaded, l.limit = true, want.Limit
-	l.due, l.ready, l.fresh = f.Due, f.Ready, f.Fresh
-	l.moreDue, l.moreReady, l.moreFresh = f.MoreDue, f.MoreReady, f.MoreFresh
+	l.loaded = true
+	extend := func(all *[]Place, more *bool, asked int, some []Place, others bool) {
+		if asked > 0 {
+			*all, *more = append(*all, some...), others
+		}
+	}
+	extend(&l.due, &l.moreDue, want.Due, f.Due, f.MoreDue)
+	extend(&l.ready, &l.moreReady, want.Ready, f.Ready, f.MoreReady)
+	extend(&l.fresh, &l.moreFresh, want.Fresh, f.Fresh, f.MoreFresh)
 	l.next, l.last = f.Next, f.Last
+}
+
+// glance is what is known of a key that a line names, at least what a walk looks at;
+// nil when there is none.
+func (w *work) glance(name string) *keyRow {
+	if has(w.keys, name) {
+		return w.key(name)
+	}
+	return w.glances[name]
+}
+
+// whole is the row of a key that was looked at.
+func (w *work) whole(r *keyRow) *keyRow {
+	if r == nil || !has(w.keys, r.now.Name) && w.load(Want{Keys: []string{r.now.Name}}) != nil {
+		return nil
+	}
+	return w.key(r.now.Name)
 }
 
 // addLineRow makes a line known; what this transaction knows of it already stays.
@@ -225,9 +285,6 @@ func (w *work) addLineRow(id LineID, row *Line) *line {
 	}
 	return l
 }
-
-// more reads further along a line.
-func (w *work) more(l *line) { w.loadLine(l.LineID, l.limit*4) }
 
 // settle puts a key where it belongs after a use that its line brought.
 func (w *work) settle(p Pool, op Take, l *line, r *keyRow) {

@@ -150,10 +150,12 @@ func (w *work) prefetchMore(ops []Op) error {
 	}
 	w.prefetchTargets(&want)
 	want.Cooldowns = w.unknown(ids)
-	if len(want.Cooldowns)+len(want.Bars)+len(want.ExitIPs)+len(want.LinesOf)+len(want.Lines)+len(want.Candidates) == 0 {
-		return nil
+	if len(want.Cooldowns)+len(want.Bars)+len(want.ExitIPs)+len(want.LinesOf)+len(want.Lines)+len(want.Candidates) > 0 {
+		if err := w.load(want); err != nil {
+			return err
+		}
 	}
-	return w.load(want)
+	return w.rehearse()
 }
 
 // prefetchTargets asks for what takes with targets look at: few keys, or lines, or
@@ -190,20 +192,35 @@ func (w *work) prefetchTargets(want *Want) {
 // Before it is known whether the pool has any, and what it makes of targets, it is
 // a guess that is mostly right, and saves a way to the database.
 func (w *work) prefetchLines(want *Want, p Pool) {
-	n := map[LineID]int{}
+	n, held := map[LineID]int{}, map[LineID]bool{}
+	var order []LineID
+	leases := 0
 	for _, op := range w.takes {
 		if op.Pool != p.Name || op.Target == "" || len(op.Where)+len(op.Match) > maxAsked {
 			continue
 		}
 		op.Target = p.aim(op.Target)
-		n[w.lineID(p, op)]++
+		id := w.lineID(p, op)
+		if n[id] == 0 {
+			order = append(order, id)
+		}
+		if n[id] == 0 && !op.Quick { // it begins with what the leases before it take
+			n[id] = leases
+			held[id] = true
+		}
+		n[id] += 2
+		if !op.Quick {
+			leases++
+		}
 	}
-	for id, takes := range n {
+	for _, id := range order {
 		if l := w.lines[id]; l != nil && l.loaded {
 			continue
 		}
-		one := w.lineWant(id, 2*takes+lookAhead)
-		one.Over = few + w.ops
+		one := w.lineWant(id, n[id]+lookAhead)
+		if one.Over = few + w.ops; !held[id] {
+			one.Behind = n[id]
+		}
 		want.Lines = append(want.Lines, one)
 	}
 }

@@ -250,14 +250,28 @@ type FreeWant struct {
 	Limit int
 }
 
-// LineWant asks for the first places of a line: at most Limit in the order of
-// turns, as many keys beyond the mark, and as many, but not less than eight, whose
-// rest is over. A line whose Used is before Since is none. Nothing need be found
+// LineWant asks for the next places of a line: so many whose rest is over (Due), in
+// the order of turns (Ready, or Behind where keys beyond the mark come before
+// them), and keys beyond the mark (Fresh), each behind those that are known. A line whose Used is before Since is none. Nothing need be found
 // when at most Over keys of the pool are free by their rows.
 type LineWant struct {
 	LineID
-	Limit, Over int
-	Since       time.Time
+	Due, Ready, Behind, Fresh int
+	Over                      int
+	Since                     time.Time
+	// AfterDue and AfterReady are places, AfterFresh is a seat; zero to begin with
+	// the first.
+	AfterDue, AfterReady Place
+	AfterFresh           int64
+}
+
+// ReadyOf is how many places in the order of turns are wanted of a line with that
+// mark, in a pool with that last seat.
+func (w *LineWant) ReadyOf(mark, last int64) int {
+	if last > mark {
+		return w.Behind
+	}
+	return w.Ready
 }
 
 // PoolTarget is a pool and a target.
@@ -309,8 +323,9 @@ type CandidatesFound struct {
 	More bool
 }
 
-// LineFound answers a [LineWant]. Keys are those of all places that exist, and
-// Cooldowns all that there are of them for the target.
+// LineFound answers a [LineWant]. Keys are those of all places that exist, as far as
+// [Key.Glance] tells of them, and Cooldowns all that there are of them for the
+// target.
 type LineFound struct {
 	// Line is nil for none.
 	Line *Line
@@ -326,10 +341,6 @@ type LineFound struct {
 	Next time.Time
 	Last int64
 }
-
-// MinDue is the least number of places whose rest is over that a [LineWant] asks
-// for.
-const MinDue = unparks
 
 // NextFound answers a [NextWant].
 type NextFound struct {

@@ -191,6 +191,7 @@ func (w *work) unclaim(op Unclaim) Result {
 // choose returns the key for the request, nil for none, and the line that it
 // stands in, nil for none.
 func (w *work) choose(p Pool, op Take, t *ticketRow) (*keyRow, *line) {
+	w.stopped = false
 	s := &search{aside: map[string]bool{}, cursors: map[string]*cursor{}}
 	question := question(op.Target, op.Where, op.Match)
 	if op.Quick {
@@ -303,9 +304,16 @@ func (w *work) quick(op Take) Result {
 
 // wait tells a request that there is no key now, and queues it when asked to.
 func (w *work) wait(p Pool, op Take, t *ticketRow) Result {
+	if w.stopped && !op.Wait {
+		return Result{Err: fault.WithCode(fault.Errorf(fault.Quota,
+			"the many keys of pool %s are still looked through for %.80q: ask again in a moment", p.Name, op.Target), "busy")}
+	}
 	busy, ok := w.busy(p, op)
 	if !ok {
 		return Result{}
+	}
+	if at := w.begin.Now.Add(goOn); w.stopped && (busy.Due.IsZero() || at.Before(busy.Due)) {
+		busy.Due = at
 	}
 	seq := int64(last)
 	if t != nil {

@@ -288,7 +288,7 @@ func TestRoundTrips(t *testing.T) {
 				return lease.Report{Key: items[i], Pool: "p", Target: "x.example", Outcome: lease.Banned}
 			})
 		}},
-		"picks of many keys": {"one load with all lines", 1, func(t *testing.T, m lease.Store) []lease.Op {
+		"picks of many keys": {"one load with all lines, one for the keys that are chosen", 2, func(t *testing.T, m lease.Store) []lease.Op {
 			managed(t, m, 400)
 			return many(256, func(i int) lease.Op {
 				return lease.Take{Pool: "m", Target: fmt.Sprintf("%d.example", i%64), Account: "ann", Quick: true}

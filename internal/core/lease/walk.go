@@ -47,9 +47,10 @@ func (w *work) inLine(p Pool, op Take, s *search, c *cursor, most int) *keyRow {
 		return nil
 	}
 	c.line, c.partial = l, false
+	begin := w.moves
 	for w.broken == nil {
 		left := w.unpark(p, op, l, c)
-		r := w.along(p, op, l, s, c, most)
+		r := w.whole(w.along(p, op, l, s, c, most, begin))
 		if r != nil || c.partial || !left {
 			return r
 		}
@@ -57,16 +58,19 @@ func (w *work) inLine(p Pool, op Take, s *search, c *cursor, most int) *keyRow {
 	return nil
 }
 
+// tired reports whether a walk moved so much that it ends where it is.
+func (w *work) tired(begin int) bool { return w.moves >= MaxMoves && w.moves-begin >= ownMoves }
+
 // unpark puts keys in order whose rest is over, and reports whether there are
 // more of them.
 func (w *work) unpark(p Pool, op Take, l *line, c *cursor) (left bool) {
 	n := 0
 	for i := 0; w.broken == nil; i++ {
 		if i == len(l.due) {
-			if !l.moreDue {
-				return false
+			if !l.moreDue || n == unparks {
+				return l.moreDue
 			}
-			w.more(l)
+			w.more(l, true, false, false)
 			i-- // the same again, and further
 			continue
 		}
@@ -78,7 +82,8 @@ func (w *work) unpark(p Pool, op Take, l *line, c *cursor) (left bool) {
 			return true
 		}
 		c.from = order{} // it may come before what was looked at
-		switch v, until, at := w.look(p, op, w.key(from.Key), from.Seat); v {
+		w.moves++
+		switch v, until, at := w.look(p, op, w.glance(from.Key), from.Seat); v {
 		case vanished:
 			l.drop(from)
 		case resting:
@@ -91,18 +96,22 @@ func (w *work) unpark(p Pool, op Take, l *line, c *cursor) (left bool) {
 }
 
 // along walks along the keys in order.
-func (w *work) along(p Pool, op Take, l *line, s *search, c *cursor, most int) (best *keyRow) {
+func (w *work) along(p Pool, op Take, l *line, s *search, c *cursor, most, begin int) (best *keyRow) {
 	var first order // the best one's
 	over, doubtful := 0, 0
 	from, incl := c.from, true
 	for looked := 0; w.broken == nil; looked++ {
+		if tired := w.tired(begin); tired || looked >= most {
+			c.partial = true
+			w.stopped = w.stopped || tired && best == nil
+			return best
+		}
 		at, fresh, ok := w.nextPlace(p, l, from, incl)
-		if !ok || looked >= most {
-			c.partial = ok
+		if !ok {
 			return nil
 		}
 		from, incl = at.order(), false
-		r := w.key(at.Key)
+		r := w.glance(at.Key)
 		v, until, turn := w.look(p, op, r, at.Seat)
 		switch {
 		case w.broken != nil:
@@ -112,12 +121,15 @@ func (w *work) along(p Pool, op Take, l *line, s *search, c *cursor, most int) (
 		case v == vanished:
 			l.drop(at)
 		case v == resting:
+			w.moves++
 			l.move(at, Place{Parked: until}.in(turn), fresh)
 		case v == passed:
+			w.moves++
 			w.pass(l, at, turn, r, fresh, over)
 			over++
 		case turn.compare(from) > 0: // it was used since by who has another line
 			l.move(at, Place{}.in(turn), fresh)
+			w.moves++
 			doubtful++
 			if !s.aside[at.Key] && (best == nil || turn.compare(first) < 0) {
 				best, first = r, turn
@@ -197,7 +209,7 @@ func (w *work) nextPlace(p Pool, l *line, from order, incl bool) (next Place, fr
 		if n := len(l.ready); ok && n > 0 && next.order().compare(l.ready[n-1].order()) <= 0 {
 			return next, fresh, ok // what was not read comes later
 		}
-		w.more(l)
+		w.more(l, false, true, false)
 	}
 	return next, false, false
 }
@@ -205,7 +217,7 @@ func (w *work) nextPlace(p Pool, l *line, from order, incl bool) (next Place, fr
 // nextFresh returns the first key beyond the mark.
 func (w *work) nextFresh(p Pool, l *line) (at Place, ok bool) {
 	is := func(name string, seat int64) bool {
-		r := w.key(name)
+		r := w.glance(name)
 		ok = r != nil && seat > l.Mark && r.now.Seat == seat && r.now.in(p.Name)
 		if ok {
 			at = Place{Turn: r.now.Joined, Own: r.now.Joined, Seat: seat, Key: name}
@@ -225,7 +237,7 @@ func (w *work) nextFresh(p Pool, l *line) (at Place, ok bool) {
 		if n := len(l.fresh); n > 0 {
 			l.met(l.fresh[n-1].Seat) // none of them is there any more
 		}
-		w.more(l)
+		w.more(l, false, false, true)
 	}
 	for _, s := range w.seated { // those that this transaction seated come last
 		if is(s.key, s.seat) {

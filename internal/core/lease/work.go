@@ -35,6 +35,9 @@ type work struct {
 	freeOnes  map[string]int           // as far as they were counted
 	ops       int
 	lines     map[LineID]*line
+	glances   map[string]*keyRow // keys as walks saw them
+	moves     int                // of places, on the way to keys
+	stopped   bool               // the take's own walk came no further: see [MaxMoves]
 	// linesKnown are pools and targets of which all lines are known, lineless pools
 	// whose stored lines are to go.
 	linesKnown map[PoolTarget]bool
@@ -107,7 +110,7 @@ func newWork(ctx context.Context, tx Tx, begin Begin) *work {
 		nexts: map[NextWant]*NextFound{}, counts: map[string]*MembersFound{}, cooldowns: map[CooldownID]*Cooldown{},
 		rested: map[CooldownID]bool{}, changes: map[string]*Change{}, changed: map[string]*Change{},
 		loose: map[string]map[string]*keyRow{}, sorted: map[string]*looseList{}, freed: map[string]bool{}, bars: map[string][]Bar{},
-		listed: map[string][]Key{}, exits: map[string]bool{}, freeOnes: map[string]int{}, lines: map[LineID]*line{},
+		listed: map[string][]Key{}, exits: map[string]bool{}, freeOnes: map[string]int{}, lines: map[LineID]*line{}, glances: map[string]*keyRow{},
 		linesKnown: map[PoolTarget]bool{}, lineless: map[string]bool{}, seats: map[SeatWant][]Key{},
 	}
 }

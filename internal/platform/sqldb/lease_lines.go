@@ -41,36 +41,51 @@ const (
 	rowDue
 	rowReady
 	rowFresh
-	rowNext
-	rowLast
 )
 
 // wanted is what a question about a line has: which one it is, the time, since
-// when it must have been used, how many rows whose rest is over, and how many of
-// each other kind, the question's number, and how many free keys its pool must have
-// at least for an answer.
-var wanted = slices.Concat(lineID, columns(integer, "now", "since", "due", "most", "n", "over"))
+// when it must have been used, how many rows of each kind, the question's number,
+// how many free keys its pool must have at least for an answer, and behind which
+// rows the answer begins.
+var wanted = slices.Concat(lineID, columns(integer, "now", "since", "due", "ready", "behind", "fresh", "n", "over",
+	"due_parked", "due_turn", "due_own", "due_seat", "ready_turn", "ready_own", "ready_seat", "fresh_seat"))
 
-// lineRows are the rows of a line that a walk looks at, w being the question: the
-// line itself, the places, and the keys beyond the mark.
-func lineRows(w func(name string) string, no, mark string) string {
+// head is a row about the line itself and its pool, w being the question: with the
+// first end of a rest that is to come, and the last seat.
+func head(w func(name string) string) string {
+	line := []string{}
+	for _, c := range []string{"no", "began", "used", "first", "mark"} {
+		line = append(line, fmt.Sprintf("coalesce(max(l.%s), 0) AS %s", c, c))
+	}
+	return fmt.Sprintf(`SELECT %s, coalesce((SELECT m.seat FROM fleetdesk.members m WHERE m.pool = %s AND m.seat > 0 AND NOT m.leaving ORDER BY m.seat DESC LIMIT 1), 0) AS last
+		FROM fleetdesk.lines l WHERE l.pool = %s AND l.target = %s AND l.asked = %s AND l.used >= %s`,
+		strings.Join(line, ", "), w("pool"), w("pool"), w("target"), w("asked"), w("since"))
+}
+
+// lineRows are the rows of a line that a walk looks at, w being the question: its
+// head, the places, and the keys beyond the mark. ready is how many in the order of
+// turns.
+func lineRows(w func(name string) string, head, no, mark, ready string) string {
+	behind := func(kind string, cols ...string) string {
+		var had, is []string
+		for _, c := range cols {
+			had, is = append(had, w(kind+"_"+c)), append(is, "p."+c)
+		}
+		return " AND (" + strings.Join(is, ", ") + ") > (" + strings.Join(had, ", ") + ")"
+	}
 	places := func(kind int, where, order string) string {
-		return fmt.Sprintf(`SELECT * FROM (SELECT %d AS what, p.line, p.parked, p.turn, p.own, p.seat, p.key, CAST(0 AS bigint) AS mark FROM fleetdesk.places p
+		return fmt.Sprintf(`SELECT * FROM (SELECT %d AS what, p.line, p.parked, p.turn, p.own, p.seat, p.key, CAST(0 AS bigint) AS mark, CAST(0 AS bigint) AS last FROM fleetdesk.places p
 			WHERE p.line = %s AND %s ORDER BY %s) s%d`, kind, no, where, order, kind)
 	}
-	members := func(kind int, where, order string) string {
-		return fmt.Sprintf(`SELECT * FROM (SELECT %d AS what, CAST(0 AS bigint) AS line, CAST(0 AS bigint) AS parked, CAST(0 AS bigint) AS turn, CAST(0 AS bigint) AS own, m.seat, m.key, CAST(0 AS bigint) AS mark
-			FROM fleetdesk.members m WHERE m.pool = %s AND m.seat > 0 AND NOT m.leaving%s ORDER BY m.seat %s) s%d`, kind, w("pool"), where, order, kind)
-	}
 	return strings.Join([]string{
-		fmt.Sprintf(`SELECT * FROM (SELECT %d AS what, l.no AS line, l.began AS parked, l.used AS turn, CAST(0 AS bigint) AS own, l.first AS seat, '' AS key, l.mark
-			FROM fleetdesk.lines l WHERE l.pool = %s AND l.target = %s AND l.asked = %s AND l.used >= %s) s%d`,
-			rowLine, w("pool"), w("target"), w("asked"), w("since"), rowLine),
-		places(rowDue, "p.parked > 0 AND p.parked <= "+w("now"), "p.parked, p.turn, p.own, p.seat LIMIT "+w("due")),
-		places(rowReady, "p.parked = 0", "p.turn, p.own, p.seat LIMIT "+w("most")),
-		places(rowNext, "p.parked > "+w("now"), "p.parked LIMIT 1"),
-		members(rowFresh, " AND m.seat > "+mark, "LIMIT "+w("most")),
-		members(rowLast, "", "DESC LIMIT 1"),
+		fmt.Sprintf(`SELECT * FROM (SELECT %d AS what, s.no AS line, s.began AS parked, s.used AS turn,
+			coalesce((SELECT p.parked FROM fleetdesk.places p WHERE p.line = %s AND p.parked > %s ORDER BY p.parked LIMIT 1), 0) AS own,
+			s.first AS seat, '' AS key, s.mark, s.last%s) s%d`, rowLine, no, w("now"), head, rowLine),
+		places(rowDue, "p.parked > 0 AND p.parked <= "+w("now")+behind("due", "parked", "turn", "own", "seat"), "p.parked, p.turn, p.own, p.seat LIMIT "+w("due")),
+		places(rowReady, "p.parked = 0"+behind("ready", "turn", "own", "seat"), "p.turn, p.own, p.seat LIMIT "+ready),
+		fmt.Sprintf(`SELECT * FROM (SELECT %d AS what, CAST(0 AS bigint) AS line, CAST(0 AS bigint) AS parked, CAST(0 AS bigint) AS turn, CAST(0 AS bigint) AS own, m.seat, m.key, CAST(0 AS bigint) AS mark, CAST(0 AS bigint) AS last
+			FROM fleetdesk.members m WHERE m.pool = %s AND m.seat > 0 AND NOT m.leaving AND m.seat > %s AND m.seat > %s ORDER BY m.seat LIMIT %s) s%d`,
+			rowFresh, w("pool"), mark, w("fresh_seat"), w("fresh"), rowFresh),
 	}, " UNION ALL ")
 }
 
@@ -78,29 +93,35 @@ func lineRows(w func(name string) string, no, mark string) string {
 func nullable(alias string, cols []column) string {
 	var all []string
 	for _, c := range cols {
-		none := map[kind]string{text: "''", integer: "0", boolean: "false", blob: "NULL", float: "0"}[c.kind]
-		one := alias + "." + c.name
-		if c.kind != blob {
-			one = "coalesce(" + one + ", " + none + ")"
-		}
-		all = append(all, one)
+		none := map[kind]string{text: "''", integer: "0", boolean: "false"}[c.kind]
+		all = append(all, "coalesce("+alias+"."+c.name+", "+none+")")
 	}
 	return strings.Join(all, ", ")
 }
 
+// What a walk looks at of a key, see [lease.Key.Glance], and what is remembered of
+// it or its address besides which it is. Whole rows are four times as wide.
+var (
+	glanceColumns = slices.Concat(columns(text, "name", "pools", "exit_ip", "ended"), columns(boolean, "needs_reset", "unclaimed", "reset_hook"),
+		columns(integer, "seat", "joined", "free_at", "cool_until", "fence", "expires"))
+	restColumns = cooldownColumns[len(cooldownID):]
+)
+
 // loadLines answers questions about lines, with the keys of all rows and what is
 // remembered of them for the target: of the key, and of its address.
 var loadLines = func() *statement {
-	selected := "q.what, q.line, q.parked, q.turn, q.own, q.seat, q.key, q.mark, " + nullable("k", keyColumns) + ", " +
-		nullable("c", cooldownColumns) + ", " + nullable("d", cooldownColumns)
+	selected := func(asked string) string {
+		return "q.what, q.line, q.parked, q.turn, q.own, q.seat, q.key, q.mark, q.last, " + nullable("k", glanceColumns) +
+			", CASE WHEN " + asked + " = '' THEN '' ELSE coalesce(k.attributes, '') END, " +
+			"c.id IS NOT NULL, " + nullable("c", restColumns) + ", d.id IS NOT NULL, " + nullable("d", restColumns)
+	}
 	ofWanted := func(name string) string { return "w." + name }
-	used := "l.pool = w.pool AND l.target = w.target AND l.asked = w.asked AND l.used >= w.since"
 	one := func(table, alias, where string) string {
 		return " LEFT JOIN LATERAL (SELECT * FROM fleetdesk." + table + " " + alias + " WHERE " + where + " OFFSET 0) " + alias + " ON true"
 	}
-	postgres := "SELECT w.n, " + selected + " FROM " + unnest(wanted) + " AS w (" + strings.Join(namesOf(wanted), ", ") + ")" +
-		" CROSS JOIN LATERAL (SELECT coalesce(max(l.no), 0) AS no, coalesce(max(l.mark), 0) AS mark FROM fleetdesk.lines l WHERE " + used + " OFFSET 0) o" +
-		" CROSS JOIN LATERAL (" + lineRows(ofWanted, "o.no", "o.mark") + ") q" +
+	postgres := "SELECT w.n, " + selected("w.asked") + " FROM " + unnest(wanted) + " AS w (" + strings.Join(namesOf(wanted), ", ") + ")" +
+		" CROSS JOIN LATERAL (" + head(ofWanted) + " OFFSET 0) s" +
+		" CROSS JOIN LATERAL (" + lineRows(ofWanted, "", "s.no", "s.mark", "CASE WHEN s.last > s.mark THEN w.behind ELSE w.ready END") + ") q" +
 		one("keys", "k", "k.name = q.key") +
 		one("cooldowns", "c", "c.scope = 'key' AND c.id = q.key AND c.target = w.target") +
 		one("cooldowns", "d", "d.scope = 'exitIP' AND d.id = k.exit_ip AND d.target = w.target") +
@@ -113,7 +134,7 @@ var loadLines = func() *statement {
 		return fmt.Sprintf("coalesce((SELECT l.%s FROM fleetdesk.lines l WHERE l.pool = %s AND l.target = %s AND l.asked = %s AND l.used >= %s), 0)",
 			column, numbered("pool"), numbered("target"), numbered("asked"), numbered("since"))
 	}
-	lite := "SELECT " + numbered("n") + ", " + selected + " FROM (" + lineRows(numbered, number("no"), number("mark")) + ") q" +
+	lite := "SELECT " + numbered("n") + ", " + selected(numbered("asked")) + " FROM (" + lineRows(numbered, " FROM ("+head(numbered)+") s", number("no"), number("mark"), numbered("ready")) + ") q" +
 		" LEFT JOIN fleetdesk.keys k ON k.name = q.key" +
 		" LEFT JOIN fleetdesk.cooldowns c ON c.scope = 'key' AND c.id = q.key AND c.target = " + numbered("target") +
 		" LEFT JOIN fleetdesk.cooldowns d ON d.scope = 'exitIP' AND d.id = k.exit_ip AND d.target = " + numbered("target")
@@ -156,23 +177,15 @@ var (
 		" WHERE coalesce((SELECT 1 FROM fleetdesk.places p WHERE p.line = n.no LIMIT 1), 0) = 0}")
 )
 
-// between is a row of which another reader gets the columns in the middle.
-type between struct {
-	scanner
-	before, after []any
-}
-
-func (b between) Scan(dest ...any) error {
-	return b.scanner.Scan(slices.Concat(b.before, dest, b.after)...)
-}
-
 // loadLines makes the steps that ask for lines.
 func (t *leaseTx) loadLines(all []lease.LineWant, found []lease.LineFound) (steps []step) {
 	var rows [][]any
 	for n, w := range all {
 		if storable(w.Pool) && storable(w.Target) {
+			d, r := &w.AfterDue, &w.AfterReady
 			rows = append(rows, []any{
-				w.Pool, w.Target, w.Ask, micros(t.begin.Now), micros(w.Since), int64(max(w.Limit, lease.MinDue)) + 1, int64(w.Limit) + 1, int64(n), int64(w.Over) + 1,
+				w.Pool, w.Target, w.Ask, micros(t.begin.Now), micros(w.Since), oneMore(w.Due), oneMore(w.Ready), oneMore(w.Behind), oneMore(w.Fresh), int64(n), int64(w.Over) + 1,
+				micros(d.Parked), micros(d.Turn), micros(d.Own), d.Seat, micros(r.Turn), micros(r.Own), r.Seat, w.AfterFresh,
 			})
 		}
 	}
@@ -182,20 +195,39 @@ func (t *leaseTx) loadLines(all []lease.LineWant, found []lease.LineFound) (step
 	return []step{{statement: loadLines, rows: rows, row: func(r scanner) error { return t.lineRow(r, all, found) }}}
 }
 
+// oneMore than is wanted tells whether there are more; of none nothing is told.
+func oneMore(n int) int64 {
+	if n == 0 {
+		return 0
+	}
+	return int64(n) + 1
+}
+
 // lineRow takes one row about a line.
 func (t *leaseTx) lineRow(r scanner, all []lease.LineWant, found []lease.LineFound) error {
-	var n, what int
-	var parked, turn, own, mark int64
-	var p lease.Place
-	rests := [2]lease.Cooldown{}
-	fields := [2][4]int64{}
-	uses := [2]string{}
-	row := between{r, []any{&n, &what, &p.Line, &parked, &turn, &own, &p.Seat, &p.Key, &mark}, nil}
-	for i := range rests {
-		c, f := &rests[i], &fields[i]
-		row.after = append(row.after, (*string)(&c.Scope), &c.ID, &c.Target, &f[0], &c.Strikes, &f[1], &f[2], &f[3], &uses[i])
+	var (
+		n, what                           int
+		parked, turn, own, mark, last     int64
+		p                                 lease.Place
+		k                                 lease.Key
+		l                                 lease.Lease
+		pools, attributes                 string
+		joined, free, cool, fence, expiry int64
+		rests                             [2]lease.Cooldown
+		has                               [2]bool
+		times                             [2][4]int64
+		uses                              [2]string
+	)
+	into := func(i int) []any {
+		c, x := &rests[i], &times[i]
+		return []any{&has[i], &x[0], &c.Strikes, &x[1], &x[2], &x[3], &uses[i]}
 	}
-	k, at, err := scanKey(row)
+	c, d := into(0), into(1)
+	err := r.Scan(
+		&n, &what, &p.Line, &parked, &turn, &own, &p.Seat, &p.Key, &mark, &last,
+		&k.Name, &pools, &k.ExitIP, (*string)(&l.End), &k.NeedsReset, &l.Unclaimed, &l.Hooks.Reset, &k.Seat, &joined, &free, &cool, &fence, &expiry, &attributes,
+		c[0], c[1], c[2], c[3], c[4], c[5], c[6], d[0], d[1], d[2], d[3], d[4], d[5], d[6],
+	)
 	if err != nil {
 		return err
 	}
@@ -203,13 +235,10 @@ func (t *leaseTx) lineRow(r scanner, all []lease.LineWant, found []lease.LineFou
 	p.Parked, p.Turn, p.Own = moment(parked), moment(turn), moment(own)
 	switch what {
 	case rowLine:
-		f.Line = &lease.Line{LineID: all[n].LineID, No: p.Line, Began: p.Parked, Used: p.Turn, First: p.Seat, Mark: mark}
-		return nil
-	case rowNext:
-		f.Next = p.Parked
-		return nil
-	case rowLast:
-		f.Last = p.Seat
+		f.Next, f.Last = p.Own, last
+		if p.Line > 0 {
+			f.Line = &lease.Line{LineID: all[n].LineID, No: p.Line, Began: p.Parked, Used: p.Turn, First: p.Seat, Mark: mark}
+		}
 		return nil
 	case rowDue:
 		f.Due = append(f.Due, p)
@@ -221,14 +250,25 @@ func (t *leaseTx) lineRow(r scanner, all []lease.LineWant, found []lease.LineFou
 	if k.Name == "" {
 		return nil // it is gone
 	}
-	t.spots[k.Name] = at
+	k.Pools, k.Joined, k.CoolUntil = names(pools), moment(joined), moment(cool)
+	if moment(free).Equal(lease.Never()) {
+		k.Unfit = "out of use"
+	}
+	if fence != 0 && l.End == "" {
+		l.Expires = moment(expiry)
+		k.Lease = &l
+	}
+	if k.Attributes, err = pairsOf(attributes); err != nil {
+		return err
+	}
 	f.Keys = append(f.Keys, k)
+	ids := [2]lease.CooldownID{{Scope: lease.ScopeKey, ID: k.Name, Target: all[n].Target}, {Scope: lease.ScopeExitIP, ID: k.ExitIP, Target: all[n].Target}}
 	for i, c := range rests {
-		if c.ID == "" {
+		if !has[i] {
 			continue
 		}
-		x := fields[i]
-		c.Until, c.BannedUntil, c.Forget, c.Turn = moment(x[0]), moment(x[1]), moment(x[2]), moment(x[3])
+		x := times[i]
+		c.CooldownID, c.Until, c.BannedUntil, c.Forget, c.Turn = ids[i], moment(x[0]), moment(x[1]), moment(x[2]), moment(x[3])
 		if c.Uses, err = usesOf(uses[i]); err != nil {
 			return err
 		}
@@ -240,11 +280,15 @@ func (t *leaseTx) lineRow(r scanner, all []lease.LineWant, found []lease.LineFou
 // inOrder puts the rows of lines in order, which no database need keep, and cuts
 // what is beyond the limits off.
 func inOrder(w lease.LineWant, f *lease.LineFound) {
+	mark := int64(0)
+	if f.Line != nil {
+		mark = f.Line.Mark
+	}
 	for _, l := range []struct {
 		list *[]lease.Place
 		more *bool
 		most int
-	}{{&f.Due, &f.MoreDue, max(w.Limit, lease.MinDue)}, {&f.Ready, &f.MoreReady, w.Limit}, {&f.Fresh, &f.MoreFresh, w.Limit}} {
+	}{{&f.Due, &f.MoreDue, w.Due}, {&f.Ready, &f.MoreReady, w.ReadyOf(mark, f.Last)}, {&f.Fresh, &f.MoreFresh, w.Fresh}} {
 		slices.SortFunc(*l.list, lease.Place.Compare)
 		*l.more = len(*l.list) > l.most
 		*l.list = (*l.list)[:min(len(*l.list), l.most)]

@@ -84,8 +84,11 @@ func (t *tx) line(w lease.LineWant) (f lease.LineFound) {
 	}
 	take := func(from entry, most int, until time.Time) (some []lease.Place, more bool) {
 		places.from(from, func(e entry) bool {
-			if e.at.After(until) {
+			switch {
+			case e.at.After(until):
 				return false
+			case e.at.Equal(from.at) && e.then.Equal(from.then) && e.own.Equal(from.own) && e.seq == from.seq:
+				return true // it is known
 			}
 			if more = len(some) == most; more {
 				return false
@@ -95,13 +98,18 @@ func (t *tx) line(w lease.LineWant) (f lease.LineFound) {
 		})
 		return some, more
 	}
-	first := entry{at: time.Time{}.Add(1)}
-	f.Due, f.MoreDue = take(first, max(w.Limit, lease.MinDue), t.now)
-	f.Ready, f.MoreReady = take(entry{}, w.Limit, time.Time{})
+	after := func(p lease.Place) entry {
+		return entry{at: kept(p.Parked), then: kept(p.Turn), own: kept(p.Own), seq: p.Seat, name: p.Key}
+	}
+	first := after(w.AfterDue)
+	if first.at.IsZero() {
+		first.at = first.at.Add(1)
+	}
+	f.Due, f.MoreDue = take(first, w.Due, t.now)
 	places.from(entry{at: t.now.Add(1)}, func(e entry) bool { f.Next = e.at; return false })
 	if l := t.m.lists[w.Pool]; l != nil {
-		l.seats.from(entry{seq: mark + 1}, func(e entry) bool {
-			if f.MoreFresh = len(f.Fresh) == w.Limit; f.MoreFresh {
+		l.seats.from(entry{seq: max(mark, w.AfterFresh) + 1}, func(e entry) bool {
+			if f.MoreFresh = len(f.Fresh) == w.Fresh; f.MoreFresh {
 				return false
 			}
 			f.Fresh = append(f.Fresh, lease.Place{Seat: e.seq, Key: e.name})
@@ -112,6 +120,7 @@ func (t *tx) line(w lease.LineWant) (f lease.LineFound) {
 			f.Last = b[len(b)-1].seq
 		}
 	}
+	f.Ready, f.MoreReady = take(after(w.AfterReady), w.ReadyOf(mark, f.Last), time.Time{})
 	seen := map[string]bool{}
 	for _, p := range slices.Concat(f.Due, f.Ready, f.Fresh) {
 		k := t.m.keys[p.Key]
@@ -119,7 +128,8 @@ func (t *tx) line(w lease.LineWant) (f lease.LineFound) {
 			continue
 		}
 		seen[p.Key] = true
-		f.Keys = append(f.Keys, t.m.copyKey(k, t.now))
+		c := t.m.copyKey(k, t.now)
+		f.Keys = append(f.Keys, c.Glance(w.Ask))
 		for _, id := range []lease.CooldownID{{Scope: lease.ScopeKey, ID: p.Key, Target: w.Target}, {Scope: lease.ScopeExitIP, ID: k.ExitIP, Target: w.Target}} {
 			if c, ok := t.m.rests[id]; ok {
 				f.Cooldowns = append(f.Cooldowns, copyRest(c))
