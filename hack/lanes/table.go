@@ -82,8 +82,8 @@ func lanes() []lane {
 		{
 			// The one place with cgo and the race detector: a build of its own
 			// for everything the root module needs.
-			name: "unit", deadline: 20 * time.Minute,
-			steps: []step{race(goTest("", "{packages}"))},
+			name: "unit", deadline: 25 * time.Minute,
+			steps: []step{race(goTest("", "{packages}", "-timeout=20m"))},
 		},
 		{
 			name: "standalone", deadline: 10 * time.Minute,
