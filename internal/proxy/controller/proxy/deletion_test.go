@@ -153,6 +153,7 @@ func (d *deletions) run(name string, s state) string {
 			complain("it comes back after %s, %v", res.RequeueAfter, err)
 		}
 	}
+	began := time.Now()
 	res, err := at.reconcile(px)
 	if err != nil {
 		complain("%v", err)
@@ -171,7 +172,8 @@ func (d *deletions) run(name string, s state) string {
 	if again == nil || again.ResourceVersion != now.ResourceVersion {
 		complain("the same news was written again")
 	}
-	if g, n := a.calls(); ready.Reason != v1alpha1.ReasonTerminating && ready.Reason != v1alpha1.ReasonDeletionPending && (g != gets || n != dels) {
+	paused := time.Since(began) < res.RequeueAfter // on a busy machine the pause may be over by now
+	if g, n := a.calls(); paused && ready.Reason != v1alpha1.ReasonTerminating && ready.Reason != v1alpha1.ReasonDeletionPending && (g != gets || n != dels) {
 		complain("what failed was repeated at once")
 	}
 	if _, n := a.calls(); n != 0 && (passes(s.get) || passes(s.listing)) {

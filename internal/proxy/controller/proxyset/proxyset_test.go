@@ -314,9 +314,9 @@ func TestReplacedForBans(t *testing.T) {
 	})
 	// The clock is ahead, and Proxies are made by the API server's: they must be
 	// younger than the decision.
+	op.kill() // first: it would write down again what is cleared
 	r.setClock(time.Now().Truncate(time.Second).Add(-time.Second))
 	r.clearDecided("s")
-	op.kill()
 	op = r.operator()
 	r.wake(op, "s")
 	until(t, "it being replaced", func() string {
