@@ -86,7 +86,7 @@ func measure(ctx context.Context, b *testing.B, kind, name string, proxies, targ
 	// proxy, later ones must not.
 	begin = time.Now()
 	longest, parts := time.Duration(0), 0
-	for err := error(errShed); errors.Is(err, errShed); parts++ { // it looks at some of them at a time
+	for err := errShed; errors.Is(err, errShed); parts++ { // it looks at some of them at a time
 		part := time.Now()
 		if err = w.none(ctx, 0); !errors.Is(err, errNone) && (!errors.Is(err, errShed) || parts > proxies) {
 			b.Fatalf("%s: %v", name, err)
