@@ -112,7 +112,7 @@ setup-go:
 setup-demo:
 	@hack/setup.sh go certs curl
 setup-test:
-	@hack/setup.sh go certs curl cc postgresql
+	@hack/setup.sh go certs curl cc python postgresql
 setup-kvm:
 	@hack/setup.sh kvm
 setup-crawlers:

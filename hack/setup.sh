@@ -2,7 +2,7 @@
 # Checks what a target needs from the machine and installs what is missing when it may (root or passwordless sudo,
 # apt-get present). Otherwise it prints the one line to type and fails.
 #
-# usage: hack/setup.sh [go] [cc] [curl] [certs] [postgresql] [kvm] [crawlers]
+# usage: hack/setup.sh [go] [cc] [curl] [certs] [python] [postgresql] [kvm] [crawlers]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -89,6 +89,7 @@ for need in "$@"; do
     cc) has_cc || packages+=(gcc libc6-dev) ;;
     curl) command -v curl >/dev/null || packages+=(curl) ;;
     certs) has_certs || packages+=(ca-certificates) ;;
+    python) command -v python3 >/dev/null || packages+=(python3) ;;
     postgresql) has_postgresql || packages+=(postgresql) ;;
     kvm)
         while IFS= read -r p; do packages+=("$p"); quiet=yes; done < <(missing_kvm)
