@@ -17,6 +17,10 @@ type LineID struct {
 	Ask string
 }
 
+func (id LineID) compare(of LineID) int {
+	return cmp.Or(cmp.Compare(id.Pool, of.Pool), cmp.Compare(id.Target, of.Target), cmp.Compare(id.Ask, of.Ask))
+}
+
 // Line is an index of what [Key] and [Cooldown] hold, by which a key is found
 // without looking at all of a pool. It holds no fact: it may be dropped at any
 // time, and grows again.
@@ -79,6 +83,10 @@ const (
 	// patience is how many keys that are held, or barred, a walk passes over before
 	// it sends others to the end of the line.
 	patience = 2
+	// crowd is how many of them a walk passes over before it asks how many keys are
+	// free, and someFree up to how many of those are compared then.
+	crowd    = 32
+	someFree = 512
 	// doubts is how many keys that were used otherwise since a walk puts in order
 	// before it takes the best of them.
 	doubts = 512
@@ -88,11 +96,19 @@ const (
 	// maxPage is how many places are read at once when a walk goes on and on.
 	maxPage = 1000
 	// MaxMoves is how many places of lines a transaction makes or moves on the way
-	// to keys, about: all others wait for it. A walk that comes no further has no
-	// answer yet, and the next one goes on from there. Each may move some in any
-	// case, so that one along a new line does not stop the others of its transaction.
-	MaxMoves = 2000
-	ownMoves = 64
+	// to keys, about: all others wait for it. To read a key that lacks what is asked
+	// for costs a part of that, and to look at it again little. A walk that comes no
+	// further has no answer yet, and the next one goes on from there. Each may move
+	// some in any case, so that one along a new line does not stop the others of its
+	// transaction.
+	MaxMoves  = 2000
+	ownMoves  = 64
+	moveCost  = 256
+	readCost  = 64
+	againCost = 1
+	// MaxAsks is how many lines a pool has for one target beside that of requests
+	// that ask for nothing else.
+	MaxAsks = 16
 	// goOn is when a request that waits is looked at again whose walk was stopped.
 	goOn = 100 * time.Millisecond
 )
@@ -167,6 +183,9 @@ func (w *work) line(p Pool, op Take) *line {
 	now := w.begin.Now
 	switch {
 	case l.No == 0:
+		if id.Ask != "" && !w.makeRoom(id) {
+			return nil
+		}
 		l.No = w.next()
 		l.Began, l.Used, l.First, l.touched = now, now, l.No, true
 	case now.Sub(l.Used) > lineTouch:
@@ -188,7 +207,7 @@ func (w *work) lineID(p Pool, op Take) LineID {
 // rules of the pool, is none.
 func (w *work) lineWant(id LineID, most int) LineWant {
 	want := LineWant{LineID: id, Due: max(most, unparks), Ready: most, Behind: most, Fresh: most, Over: -1, Since: w.begin.Now.Add(-LineFor)}
-	if w.lineless[id.Pool] {
+	if w.lineless[id.Pool] || w.delined[id] {
 		want.Since = never
 	}
 	return want
@@ -218,6 +237,9 @@ func (w *work) further(l *line, due, ready, fresh bool) LineWant {
 
 // more reads further along a line.
 func (w *work) more(l *line, due, ready, fresh bool) {
+	if fresh && w.readAlready(l) {
+		return
+	}
 	_ = w.load(Want{Lines: []LineWant{w.further(l, due, ready, fresh)}}) // it is in w.broken
 }
 
@@ -245,6 +267,9 @@ func (w *work) addLine(want LineWant, f LineFound) {
 	}
 	l := w.addLineRow(want.LineID, f.Line)
 	l.loaded = true
+	if want.Ask != "" && want.Fresh > 0 {
+		w.keepRead(want.Pool, max(l.Mark, want.AfterFresh), f.Fresh, f.MoreFresh)
+	}
 	extend := func(all *[]Place, more *bool, asked int, some []Place, others bool) {
 		if asked > 0 {
 			*all, *more = append(*all, some...), others
@@ -342,8 +367,17 @@ func (w *work) earlier(id CooldownID, before, after *Cooldown) bool {
 				return false
 			}
 			joined := order{turn: r.now.Joined, own: r.now.Joined} // its turn is not earlier
+			var parked Place                                       // where it most likely is
+			if len(w.unasked(&r.now, id.Target)) == 0 {
+				turn, _ := w.turn(*p, &r.now, id.Target)
+				parked = Place{Seat: r.now.Seat, Key: r.now.Name}.in(turn)
+				parked.Parked = later(later(r.now.CoolUntil, w.restUntil(*p, &r.now, id.Target)), before.fullUntil(p.InFlight, now))
+			}
 			for of, l := range w.lines {
 				if of.Pool == name && of.Target == id.Target && l.No > 0 && r.now.Seat <= l.Mark {
+					if parked.Line = l.No; parked.Key != "" {
+						l.drop(parked)
+					}
 					l.put(Place{Seat: r.now.Seat, Key: r.now.Name}.in(joined))
 				}
 			}
@@ -386,6 +420,9 @@ func (w *work) linesOf(id PoolTarget) bool {
 // saveLines hands over what changed of lines.
 func (w *work) saveLines(c *Changes) {
 	c.DropLinesOf = slices.Sorted(maps.Keys(w.lineless))
+	c.DropLines = slices.DeleteFunc(slices.SortedFunc(maps.Keys(w.delined), LineID.compare), func(id LineID) bool {
+		return w.lines[id] != nil && w.lines[id].No > 0 // another one takes its place
+	})
 	for _, l := range w.lines {
 		if l.touched {
 			c.Lines = append(c.Lines, l.Line)

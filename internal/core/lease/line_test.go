@@ -289,12 +289,12 @@ func TestLinesCostLittle(t *testing.T) {
 func TestLinesPassHeldKeysOnce(t *testing.T) {
 	s := &spy{}
 	m, now := spied(s)
-	managed(t, m, 400)
+	managed(t, m, 1000)
 	for i := range 150 {
 		do(t, m, take("m", fmt.Sprint("h", i)))
 	}
 	read := []int{}
-	for range 6 {
+	for range 8 {
 		*now = now.Add(time.Second)
 		s.loaded = 0
 		if r := do(t, m, lease.Take{Pool: "m", Target: "x.example", Account: "ann", Quick: true})[0]; r.Use == nil {

@@ -331,6 +331,9 @@ type Result struct {
 	Replayed bool
 	// Busy is set for a take that was not granted: why, and when to come back.
 	Busy *Busy
+	// Looking is set for a take whose Err says that it is not known yet whether there
+	// is a key for it: the same again goes on from there.
+	Looking bool
 	// Pool is the pool after a Publish or PutPool.
 	Pool *Pool
 	// Epoch is the number of an OpenEpoch.

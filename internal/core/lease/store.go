@@ -369,9 +369,11 @@ type Changes struct {
 	Tickets     []Ticket
 	DropTickets []string
 	Cooldowns   []Cooldown
-	// DropLinesOf are pools whose lines go before Lines are written. A line that is
-	// written in place of one with another number makes that one go.
+	// DropLinesOf are pools whose lines go before Lines are written, DropLines are
+	// some more that do. A line that is written in place of one with another number
+	// makes that one go.
 	DropLinesOf []string
+	DropLines   []LineID
 	Lines       []Line
 	// DropPlaces go before Places are written, some of which may be there.
 	DropPlaces, Places []Place

@@ -305,7 +305,7 @@ func (w *work) quick(op Take) Result {
 // wait tells a request that there is no key now, and queues it when asked to.
 func (w *work) wait(p Pool, op Take, t *ticketRow) Result {
 	if w.stopped && !op.Wait {
-		return Result{Err: fault.WithCode(fault.Errorf(fault.Quota,
+		return Result{Looking: true, Err: fault.WithCode(fault.Errorf(fault.Quota,
 			"the many keys of pool %s are still looked through for %.80q: ask again in a moment", p.Name, op.Target), "busy")}
 	}
 	busy, ok := w.busy(p, op)

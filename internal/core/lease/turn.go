@@ -136,7 +136,7 @@ func (w *work) findInTurn(p Pool, op Take, s *search, c *cursor, most int) *keyR
 	case !isFew:
 		return w.inLine(p, op, s, c, most)
 	}
-	c.line = nil
+	c.line, c.partial = nil, false
 	return w.firstOf(p, op, s, c, rows, false)
 }
 
@@ -181,9 +181,13 @@ func (w *work) firstOf(p Pool, op Take, s *search, c *cursor, rows []*keyRow, fr
 }
 
 // few returns the keys of a pool that are free by their rows, in no order, when
-// they are few.
+// they are few, or all others turned out to be held.
 func (w *work) few(pool string) (rows []*keyRow, isFew, ok bool) {
-	most := few + w.ops // each op takes one away at most
+	limit := few
+	if w.scarce[pool] {
+		limit = someFree
+	}
+	most := limit + w.ops // each op takes one away at most
 	if n, known := w.freeOnes[pool]; !known {
 		if w.load(Want{Free: []FreeWant{w.freeWant(pool)}}) != nil {
 			return nil, false, false
@@ -209,7 +213,21 @@ func (w *work) few(pool string) (rows []*keyRow, isFew, ok bool) {
 	for _, r := range w.loose[pool] {
 		add(r)
 	}
-	return rows, len(rows) <= few, true
+	return rows, len(rows) <= limit || w.scarce[pool], true
+}
+
+// isScarce reports whether a pool has so few free keys that comparing them costs
+// less than to pass over those that are held, and lets the rest of the transaction
+// do so.
+func (w *work) isScarce(pool string) bool {
+	want := FreeWant{pool, someFree + w.ops + 1}
+	if !has(w.scarce, pool) {
+		if w.freeOnes[pool] > few+w.ops && w.load(Want{Free: []FreeWant{want}}) != nil {
+			return false
+		}
+		w.scarce[pool] = w.freeOnes[pool] < want.Limit
+	}
+	return w.scarce[pool]
 }
 
 func (w *work) freeWant(pool string) FreeWant { return FreeWant{pool, few + w.ops + 1} }

@@ -47,10 +47,13 @@ func (w *work) inLine(p Pool, op Take, s *search, c *cursor, most int) *keyRow {
 		return nil
 	}
 	c.line, c.partial = l, false
-	begin := w.moves
-	for w.broken == nil {
-		left := w.unpark(p, op, l, c)
+	begin := w.effort
+	for most, page := most, unparks; w.broken == nil; page = min(2*page, maxPage) {
+		left := w.unpark(p, op, l, c, page)
 		r := w.whole(w.along(p, op, l, s, c, most, begin))
+		if w.scarce[p.Name] {
+			return w.findInTurn(p, op, s, c, most) // which compares
+		}
 		if r != nil || c.partial || !left {
 			return r
 		}
@@ -58,16 +61,27 @@ func (w *work) inLine(p Pool, op Take, s *search, c *cursor, most int) *keyRow {
 	return nil
 }
 
+// lookCost is what a look at a key costs that is not meant.
+func (r *keyRow) lookCost() int {
+	if r == nil || r.seen {
+		return againCost
+	}
+	r.seen = true
+	return readCost
+}
+
 // tired reports whether a walk moved so much that it ends where it is.
-func (w *work) tired(begin int) bool { return w.moves >= MaxMoves && w.moves-begin >= ownMoves }
+func (w *work) tired(begin int) bool {
+	return w.effort >= MaxMoves*moveCost && w.effort-begin >= ownMoves*moveCost
+}
 
 // unpark puts keys in order whose rest is over, and reports whether there are
 // more of them.
-func (w *work) unpark(p Pool, op Take, l *line, c *cursor) (left bool) {
+func (w *work) unpark(p Pool, op Take, l *line, c *cursor, most int) (left bool) {
 	n := 0
 	for i := 0; w.broken == nil; i++ {
 		if i == len(l.due) {
-			if !l.moreDue || n == unparks {
+			if !l.moreDue || n == most {
 				return l.moreDue
 			}
 			w.more(l, true, false, false)
@@ -78,11 +92,11 @@ func (w *work) unpark(p Pool, op Take, l *line, c *cursor) (left bool) {
 		if _, gone := l.gone[from.id()]; gone {
 			continue
 		}
-		if n++; n > unparks {
+		if n++; n > most {
 			return true
 		}
 		c.from = order{} // it may come before what was looked at
-		w.moves++
+		w.effort += moveCost
 		switch v, until, at := w.look(p, op, w.glance(from.Key), from.Seat); v {
 		case vanished:
 			l.drop(from)
@@ -112,24 +126,31 @@ func (w *work) along(p Pool, op Take, l *line, s *search, c *cursor, most, begin
 		}
 		from, incl = at.order(), false
 		r := w.glance(at.Key)
+		if fresh && !w.foreseeFresh(p, op, l, r) {
+			return nil
+		}
 		v, until, turn := w.look(p, op, r, at.Seat)
 		switch {
 		case w.broken != nil:
 			return nil
 		case v == vanished && fresh:
 			l.met(at.Seat)
+			w.effort += r.lookCost()
 		case v == vanished:
 			l.drop(at)
+			w.effort += r.lookCost()
 		case v == resting:
-			w.moves++
+			w.effort += moveCost
 			l.move(at, Place{Parked: until}.in(turn), fresh)
 		case v == passed:
-			w.moves++
+			w.effort += moveCost
 			w.pass(l, at, turn, r, fresh, over)
-			over++
+			if over++; over == crowd && w.isScarce(p.Name) {
+				return nil
+			}
 		case turn.compare(from) > 0: // it was used since by who has another line
 			l.move(at, Place{}.in(turn), fresh)
-			w.moves++
+			w.effort += moveCost
 			doubtful++
 			if !s.aside[at.Key] && (best == nil || turn.compare(first) < 0) {
 				best, first = r, turn

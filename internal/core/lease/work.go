@@ -36,12 +36,15 @@ type work struct {
 	ops       int
 	lines     map[LineID]*line
 	glances   map[string]*keyRow // keys as walks saw them
-	moves     int                // of places, on the way to keys
+	effort    int                // of walks, see [MaxMoves]
+	scarce    map[string]bool    // pools whose free keys are compared though they are not few
 	stopped   bool               // the take's own walk came no further: see [MaxMoves]
 	// linesKnown are pools and targets of which all lines are known, lineless pools
 	// whose stored lines are to go.
+	beyond     map[string]*seatsRead
 	linesKnown map[PoolTarget]bool
 	lineless   map[string]bool
+	delined    map[LineID]bool // lines that are to go
 	seats      map[SeatWant][]Key
 	seated     []seated
 	listed     map[string][]Key         // the first ones of pools, as they were read
@@ -82,6 +85,7 @@ type keyRow struct {
 	fresh    bool // there is no row yet
 	touched  bool
 	dropped  bool
+	seen     bool // by a walk that it was nothing for
 	// untold is set while nothing was told of the end that the lease's time
 	// brought.
 	untold bool
@@ -111,7 +115,7 @@ func newWork(ctx context.Context, tx Tx, begin Begin) *work {
 		rested: map[CooldownID]bool{}, changes: map[string]*Change{}, changed: map[string]*Change{},
 		loose: map[string]map[string]*keyRow{}, sorted: map[string]*looseList{}, freed: map[string]bool{}, bars: map[string][]Bar{},
 		listed: map[string][]Key{}, exits: map[string]bool{}, freeOnes: map[string]int{}, lines: map[LineID]*line{}, glances: map[string]*keyRow{},
-		linesKnown: map[PoolTarget]bool{}, lineless: map[string]bool{}, seats: map[SeatWant][]Key{},
+		linesKnown: map[PoolTarget]bool{}, lineless: map[string]bool{}, delined: map[LineID]bool{}, beyond: map[string]*seatsRead{}, scarce: map[string]bool{}, seats: map[SeatWant][]Key{},
 	}
 }
 
@@ -411,7 +415,7 @@ func (w *work) save() error {
 	}
 	c.Freed = slices.Sorted(maps.Keys(w.freed))
 	empty := !w.dirty && len(c.Pools)+len(c.DropPools)+len(c.Keys)+len(c.DropKeys)+len(c.Tickets)+len(c.DropTickets)+
-		len(c.Cooldowns)+len(c.LiftCooldowns)+len(c.Changes)+len(c.DropLinesOf)+len(c.Lines)+len(c.DropPlaces)+len(c.Places)+c.Forget == 0
+		len(c.Cooldowns)+len(c.LiftCooldowns)+len(c.Changes)+len(c.DropLinesOf)+len(c.DropLines)+len(c.Lines)+len(c.DropPlaces)+len(c.Places)+c.Forget == 0
 	if empty {
 		return nil
 	}

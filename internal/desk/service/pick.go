@@ -137,6 +137,13 @@ func (s *Service) Report(ctx context.Context, r ReportRequest) (Reported, error)
 	if r.Replace == nil {
 		return out, nil
 	}
+	if c.results[1].Looking {
+		p, err := s.Next(ctx, *r.Replace)
+		if out.Without = err; err == nil {
+			out.Replacement = &p
+		}
+		return out, nil
+	}
 	out.Replacement, out.Without = s.replacement(r.Replace, &c.results[1])
 	return out, nil
 }

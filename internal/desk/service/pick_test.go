@@ -2,6 +2,8 @@ package service_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -132,4 +134,54 @@ func TestWaitersByConditions(t *testing.T) {
 			t.Errorf("%s got %v", got.id, got.err)
 		}
 	})
+}
+
+// A request for which a large pool is looked through in several transactions is told
+// what the last of them finds, whatever kind of request it is.
+func TestLooksToTheEnd(t *testing.T) {
+	const keys = 3*lease.MaxMoves + 100
+	for name, left := range map[string]bool{"none is left": false, "the last one is left": true} {
+		t.Run(name, func(t *testing.T) {
+			m := leasetest.NewMemory(leasetest.Options{})
+			s, _ := start(t, m, service.Limits{})
+			ops := []lease.Op{lease.OpenEpoch{}, lease.PutPool{Epoch: 1, Pool: lease.Pool{
+				Name: "m", Ban: lease.Ban{Initial: 24 * time.Hour, Factor: 1, Max: 24 * time.Hour},
+			}}}
+			targets := []string{"next.example", "report.example", "lease.example"}
+			for i := range keys {
+				k := fmt.Sprintf("m%05d", i)
+				ops = append(ops, lease.PutKey{Epoch: 1, Key: k, UID: "1", Pools: []string{"m"}})
+				for _, target := range targets {
+					if !left || i < keys-1 {
+						ops = append(ops, lease.Report{Key: k, Pool: "m", Target: target, Outcome: lease.Banned})
+					}
+				}
+			}
+			if _, err := m.Do(t.Context(), ops); err != nil {
+				t.Fatal(err)
+			}
+			told := func(what, key string, err error) {
+				none, isNone := errors.AsType[*service.NoneFree](err)
+				last := fmt.Sprintf("m%05d", keys-1)
+				if left && (err != nil || key != last) || !left && (!isNone || none.RetryAfter < 23*time.Hour) {
+					t.Errorf("%s got %q, %v", what, key, err)
+				}
+			}
+			p, err := s.Next(t.Context(), service.PickRequest{Account: "ann", Pool: "m", Target: targets[0]})
+			told("a pick", p.Key, err)
+			r, err := s.Report(t.Context(), service.ReportRequest{
+				Account: "ann", Pool: "m", Key: "m00000", Target: targets[1], Outcome: lease.Banned,
+				Replace: &service.PickRequest{Account: "ann", Pool: "m", Target: targets[1]},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Replacement == nil {
+				r.Replacement = &service.Pick{}
+			}
+			told("a replacement", r.Replacement.Key, r.Without)
+			g, err := s.Take(t.Context(), service.TakeRequest{Account: "ann", Pool: "m", Target: targets[2]})
+			told("a lease", g.Key, err)
+		})
+	}
 }

@@ -45,11 +45,12 @@ func (s *Service) Take(ctx context.Context, r TakeRequest) (Grant, error) {
 		return Grant{}, err
 	}
 	op, secret := takeOp(root, r)
-	c := newCall(op)
+	var c *call
 	if r.Wait > 0 {
+		c = newCall(op)
 		err = s.await(ctx, c, r.Wait)
 	} else {
-		err = s.run(ctx, c)
+		c, err = s.looked(ctx, op)
 	}
 	if err != nil {
 		return Grant{}, err

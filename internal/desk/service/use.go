@@ -34,11 +34,27 @@ func (s *Service) Do(ctx context.Context, ops ...lease.Op) ([]lease.Result, erro
 
 // one has one op done.
 func (s *Service) one(ctx context.Context, op lease.Op) (*lease.Result, error) {
-	c := newCall(op)
-	if err := s.run(ctx, c); err != nil {
+	c, err := s.looked(ctx, op)
+	if err != nil {
 		return &lease.Result{}, err
 	}
 	return &c.results[0], c.results[0].Err
+}
+
+// maxLooks bounds the transactions in which one request has a large pool looked
+// through: each looks at thousands of keys, and lets others go between.
+const maxLooks = 64
+
+// looked has one op done, again while its walk through a large pool has not come to
+// an end.
+func (s *Service) looked(ctx context.Context, op lease.Op) (c *call, err error) {
+	for range maxLooks {
+		c = newCall(op)
+		if err = s.run(ctx, c); err != nil || !c.results[c.main].Looking {
+			break
+		}
+	}
+	return c, err
 }
 
 func (p Proof) parse() (lease.Proof, error) {

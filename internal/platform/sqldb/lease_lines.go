@@ -155,9 +155,10 @@ var (
 		sqlite: "INSERT INTO old_lines (no) SELECT l.no FROM lines l WHERE l.pool = ?1 AND l.target = ?2 AND l.asked = ?3 AND l.no <> ?4",
 		set:    lineColumns[:4],
 	}
-	saveLines  = upsert("lines", 3, lineColumns...)
-	dropPlaces = remove("places", placeID...)
-	savePlaces = upsert("places", 5, placeRow...)
+	dropSomeLines = remove("lines", lineID...)
+	saveLines     = upsert("lines", 3, lineColumns...)
+	dropPlaces    = remove("places", placeID...)
+	savePlaces    = upsert("places", 5, placeRow...)
 
 	forgetLines = plain("INSERT INTO fleetdesk.old_lines (no) SELECT l.no FROM fleetdesk.lines l WHERE l.used < $1 ORDER BY l.used, l.no LIMIT $2")
 	dropLines   = &statement{
@@ -301,12 +302,17 @@ func saveLinesOf(c *lease.Changes, set func(*statement, [][]any), add func(*stat
 		add(retireLinesOf, c.DropLinesOf)
 		add(dropLinesOf, c.DropLinesOf)
 	}
+	gone := rowsOf(c.DropLines, func(id *lease.LineID) []any { return []any{id.Pool, id.Target, id.Ask} })
 	lines := rowsOf(c.Lines, lineValues)
 	retired := make([][]any, len(lines))
 	for i := range lines {
 		retired[i] = lines[i][:4]
 	}
+	for _, id := range gone {
+		retired = append(retired, append(slices.Clone(id), int64(0))) // none has that number
+	}
 	set(retireLines, retired)
+	set(dropSomeLines, gone)
 	set(saveLines, lines)
 	set(dropPlaces, rowsOf(c.DropPlaces, placeIDValues))
 	set(savePlaces, rowsOf(c.Places, placeValues))

@@ -145,6 +145,9 @@ func (m *Memory) saveLines(c *lease.Changes) {
 			m.dropLine(id)
 		}
 	}
+	for _, id := range c.DropLines {
+		m.dropLine(id)
+	}
 	for _, l := range c.Lines {
 		if old, ok := m.lines[l.LineID]; ok && old.No != l.No {
 			m.dropLine(l.LineID)
@@ -173,4 +176,29 @@ func (m *Memory) saveLines(c *lease.Changes) {
 func (m *Memory) dropLine(id lease.LineID) {
 	delete(m.places, m.lines[id].No)
 	delete(m.lines, id)
+}
+
+// Lines returns the lines of a pool, the oldest first.
+func (m *Memory) Lines(pool string) (all []lease.Line) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, l := range m.lines {
+		if id.Pool == pool {
+			all = append(all, l)
+		}
+	}
+	slices.SortFunc(all, func(a, b lease.Line) int { return cmp.Compare(a.No, b.No) })
+	return all
+}
+
+// Places counts the places of all lines of a pool.
+func (m *Memory) Places(pool string) (n int) {
+	for _, l := range m.Lines(pool) {
+		m.mu.Lock()
+		for range m.places[l.No].all {
+			n++
+		}
+		m.mu.Unlock()
+	}
+	return n
 }
