@@ -268,7 +268,8 @@ type ProxyStatus struct {
 	Address string `json:"address,omitempty"`
 	// +optional
 	Port int32 `json:"port,omitempty"`
-	// exitIP is the address that origins see, as last reported by the health URL.
+	// exitIP is the address that origins see, as the health URL tells it: the first
+	// one at once, another when two checks in a row are told the same.
 	//
 	// +optional
 	ExitIP string `json:"exitIP,omitempty"`

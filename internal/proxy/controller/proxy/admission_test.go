@@ -1,21 +1,18 @@
 package proxy_test
 
 import (
-	"bytes"
-	"io/fs"
 	"strings"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/yaml"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fleetdesk/api/v1alpha1"
 	"fleetdesk/config/samples"
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/proxy/provider/fake"
+	"fleetdesk/internal/testkit/kube"
 )
 
 func TestAdmissionRefusesBadSpecsAndNamesTheField(t *testing.T) {
@@ -157,28 +154,5 @@ func TestWhatIsImmutable(t *testing.T) {
 func TestSamplesApply(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, fake.Options{})
-	names, err := fs.Glob(samples.Files, "proxy_*.yaml")
-	if err != nil || len(names) == 0 {
-		t.Fatalf("%v %v", names, err)
-	}
-	for _, name := range names {
-		data, err := samples.Files.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		reader := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), 4096)
-		for n := 0; ; n++ {
-			u := &unstructured.Unstructured{}
-			if err := reader.Decode(u); err != nil {
-				if n == 0 {
-					t.Errorf("%s: %v", name, err)
-				}
-				break
-			}
-			u.SetNamespace(r.ns)
-			if err := client.NewNamespacedClient(client.WithFieldValidation(r.client, "Strict"), r.ns).Create(t.Context(), u); err != nil {
-				t.Errorf("%s, document %d: %v", name, n+1, err)
-			}
-		}
-	}
+	kube.Apply(t, r.client, r.ns, samples.Files, "proxy_*.yaml")
 }

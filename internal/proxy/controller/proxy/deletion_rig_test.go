@@ -23,6 +23,7 @@ import (
 	"fleetdesk/internal/proxy/inventory"
 	"fleetdesk/internal/proxy/probe"
 	"fleetdesk/internal/proxy/provider"
+	"fleetdesk/internal/testkit/kube"
 )
 
 // bench is a reconciler whose Reconcile the tests call themselves, on a real
@@ -42,7 +43,7 @@ func newBench(t *testing.T, change ...func(*proxy.Options)) *bench {
 	t.Helper()
 	cfg := cluster.Config(t)
 	cfg.QPS = -1
-	c, err := client.New(cfg, client.Options{Scheme: scheme(t)})
+	c, err := client.New(cfg, client.Options{Scheme: kube.Scheme(t, v1alpha1.AddToScheme)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/proxy/controller/proxy"
 	"fleetdesk/internal/proxy/provider"
+	"fleetdesk/internal/testkit/kube"
 )
 
 // set has the provider answer so from now on.
@@ -133,7 +134,7 @@ func TestOnlyAHostThatStaysAwayIsBelievedToHaveLeft(t *testing.T) {
 			case !gone && between == nil:
 				t.Error("it is not abandoned in time")
 			}
-			for end := time.Now().Add(patience); b.read(px) != nil; {
+			for end := time.Now().Add(kube.Patience); b.read(px) != nil; {
 				if time.Now().After(end) {
 					t.Fatal("it is never abandoned")
 				}
@@ -230,7 +231,7 @@ func TestALiveProxyWhoseHostLeftHasNoSecondMachine(t *testing.T) {
 			if err := b.client.Delete(t.Context(), now); err != nil {
 				t.Fatal(err)
 			}
-			for end := time.Now().Add(patience); b.read(px) != nil && time.Now().Before(end); {
+			for end := time.Now().Add(kube.Patience); b.read(px) != nil && time.Now().Before(end); {
 				if _, err := b.reconcile(px); err != nil {
 					t.Fatal(err)
 				}

@@ -17,9 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -125,23 +123,12 @@ type rig struct {
 // installation is the tag of the rig's instances.
 const installation = "test/rig"
 
-func scheme(t testing.TB) *runtime.Scheme {
-	t.Helper()
-	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return s
-}
-
 // newRig makes a rig; nothing runs before start.
 func newRig(t testing.TB, o fake.Options) *rig {
 	t.Helper()
 	cfg := cluster.Config(t)
 	cfg.QPS = -1
-	c, err := client.New(cfg, client.Options{Scheme: scheme(t)})
+	c, err := client.New(cfg, client.Options{Scheme: kube.Scheme(t, v1alpha1.AddToScheme)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +149,7 @@ func (r *rig) start() *rig {
 	cfg := cluster.Config(t)
 	cfg.QPS, cfg.Burst = 200, 400 // the operator's own default
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
-		Scheme: scheme(t), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Scheme: kube.Scheme(t, v1alpha1.AddToScheme), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		Cache:                   cached,
 		Controller:              ctrlconfig.Controller{SkipNameValidation: &skip},
 		GracefulShutdownTimeout: &grace,
@@ -294,19 +281,10 @@ func (r *rig) delete(name string) {
 	}
 }
 
-// patience bounds every wait: far above what anything here takes.
-const patience = 2 * time.Minute
-
 // until waits until cond says nothing more is missing.
 func (r *rig) until(what string, cond func() (missing string)) {
 	r.t.Helper()
-	var missing string
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if missing = cond(); missing == "" {
-			return
-		}
-	}
-	r.t.Fatalf("%s: still after %s: %s", what, patience, missing)
+	kube.Until(r.t, what, cond)
 }
 
 // reaches waits for a phase and a reason of the condition Ready.

@@ -11,6 +11,7 @@ import (
 	"fleetdesk/api/v1alpha1"
 	"fleetdesk/internal/proxy/probe"
 	"fleetdesk/internal/proxy/provider/fake"
+	"fleetdesk/internal/testkit/kube"
 )
 
 // One Proxy whose exit IP goes to and fro between its own and a shared one does
@@ -46,7 +47,7 @@ func TestOneThatFlapsDoesNotWriteItsGroup(t *testing.T) {
 
 	// Watched from here on, so that no write is missed.
 	cfg := cluster.Config(t)
-	c, err := client.NewWithWatch(cfg, client.Options{Scheme: scheme(t)})
+	c, err := client.NewWithWatch(cfg, client.Options{Scheme: kube.Scheme(t, v1alpha1.AddToScheme)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,14 +1,10 @@
 package proxypool_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -20,10 +16,7 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/yaml"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -52,29 +45,6 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(cluster.Around(m))
 }
 
-// patience bounds every wait: far above what anything here takes.
-const patience = 30 * time.Second
-
-func until(t *testing.T, what string, cond func() (missing string)) {
-	t.Helper()
-	var missing string
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if missing = cond(); missing == "" {
-			return
-		}
-	}
-	t.Fatalf("%s: still after %s: %s", what, patience, missing)
-}
-
-func scheme(t *testing.T) *runtime.Scheme {
-	t.Helper()
-	s := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(s), v1alpha1.AddToScheme(s)); err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
 // rig is a namespace and a desk; replicas of the operator are started on both.
 type rig struct {
 	t      *testing.T
@@ -87,7 +57,7 @@ func newRig(t *testing.T) *rig {
 	t.Helper()
 	cfg := cluster.Config(t)
 	cfg.QPS = -1
-	c, err := client.New(cfg, client.Options{Scheme: scheme(t)})
+	c, err := client.New(cfg, client.Options{Scheme: kube.Scheme(t, v1alpha1.AddToScheme)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +80,7 @@ func (r *rig) start() *replica {
 	skip, grace := true, 5*time.Second
 	soon, sooner, soonest := 4*time.Second, 3*time.Second, 500*time.Millisecond
 	mgr, err := ctrl.NewManager(cluster.Config(r.t), ctrl.Options{
-		Scheme: scheme(r.t), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Scheme: kube.Scheme(r.t, v1alpha1.AddToScheme), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		Cache:                   cache.Options{DefaultNamespaces: map[string]cache.Config{r.ns: {}}},
 		Controller:              ctrlconfig.Controller{SkipNameValidation: &skip},
 		GracefulShutdownTimeout: &grace,
@@ -166,7 +136,7 @@ func (r *rig) leads(rep *replica) {
 	r.t.Helper()
 	select {
 	case <-rep.elected:
-	case <-time.After(patience):
+	case <-time.After(kube.Patience):
 		r.t.Fatal("it does not become leader")
 	}
 }
@@ -218,7 +188,7 @@ func (r *rig) pool(name string) *v1alpha1.ProxyPool {
 // shows waits until a pool's status says so.
 func (r *rig) shows(name string, proxies, ready int32, status metav1.ConditionStatus, reason, message string) {
 	r.t.Helper()
-	until(r.t, fmt.Sprintf("pool %s showing %d/%d %s", name, ready, proxies, reason), func() string {
+	kube.Until(r.t, fmt.Sprintf("pool %s showing %d/%d %s", name, ready, proxies, reason), func() string {
 		p := r.pool(name)
 		c := apimeta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionAccepted)
 		if c == nil || c.Status != status || c.Reason != reason || !strings.Contains(c.Message, message) ||
@@ -258,7 +228,7 @@ func (r *rig) rows() map[string][]string {
 
 func (r *rig) rowsBecome(what string, want map[string][]string) {
 	r.t.Helper()
-	until(r.t, what, func() string { return cmp.Diff(want, r.rows()) })
+	kube.Until(r.t, what, func() string { return cmp.Diff(want, r.rows()) })
 }
 
 func TestRowsAndStatusFollowProxiesAndPools(t *testing.T) {
@@ -327,7 +297,7 @@ func TestTheStatusAnswersThePresentSpecOnly(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := &v1alpha1.ProxyPool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", Generation: 2}}
-			c := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(o).WithStatusSubresource(o).Build()
+			c := fake.NewClientBuilder().WithScheme(kube.Scheme(t, v1alpha1.AddToScheme)).WithObjects(o).WithStatusSubresource(o).Build()
 			r := proxypool.New(proxypool.Options{Client: c, Pool: func(types.NamespacedName) deskkeys.State { return tc.state }})
 			out, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(o)})
 			if err != nil || (out.RequeueAfter > 0) != tc.again {
@@ -405,7 +375,7 @@ func TestLeadershipGoesOver(t *testing.T) {
 		if fault.CodeOf(err) != "epoch" {
 			t.Errorf("the manager ended with %v", err)
 		}
-	case <-time.After(patience):
+	case <-time.After(kube.Patience):
 		t.Fatal("an operator whose epoch is over goes on as leader")
 	}
 	if diff := cmp.Diff(map[string][]string{"default": {"a", "b*"}}, r.rows()); diff != "" {
@@ -432,7 +402,7 @@ func TestAPoolShowsExitIPsAndWhatItRefuses(t *testing.T) {
 	r.shows("p", 2, 2, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "2 are left out")
 	r.shows("all", 4, 4, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "as pool "+r.ns+".all")
 	for name, want := range map[string]v1alpha1.ProxyPoolStatus{"p": {ExitIPs: 1, Refused: 2}, "all": {ExitIPs: 2}} {
-		until(t, "the numbers of "+name, func() string {
+		kube.Until(t, "the numbers of "+name, func() string {
 			if st := r.pool(name).Status; st.ExitIPs != want.ExitIPs || st.Refused != want.Refused {
 				return fmt.Sprintf("%+v", st)
 			}
@@ -545,36 +515,11 @@ func TestSamplesApply(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.leads(r.start())
-	files, err := fs.Glob(samples.Files, "proxypool_*.yaml")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%v %v", files, err)
-	}
-	strict := client.NewNamespacedClient(client.WithFieldValidation(r.client, "Strict"), r.ns)
-	made := map[string]bool{}
-	for _, file := range files {
-		data, err := samples.Files.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		reader := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), 4096)
-		for n := 1; ; n++ {
-			u := &unstructured.Unstructured{}
-			if err := reader.Decode(u); errors.Is(err, io.EOF) {
-				break
-			} else if err != nil {
-				t.Fatalf("%s: %v", file, err)
-			}
-			if err := strict.Create(t.Context(), u); err != nil {
-				t.Errorf("%s, document %d: %v", file, n, err)
-				continue
-			}
-			made[u.GetName()] = true
-		}
-	}
-	if !maps.Equal(made, map[string]bool{"home": true, "default": true}) {
+	made := kube.Apply(t, r.client, r.ns, samples.Files, "proxypool_*.yaml")
+	if slices.Sort(made); !slices.Equal(made, []string{"ProxyPool default", "ProxyPool home"}) {
 		t.Errorf("made %v", made)
 	}
-	for name := range made {
+	for _, name := range []string{"default", "home"} {
 		r.shows(name, 0, 0, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "")
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/proxy/controller/proxyprovider"
 	"fleetdesk/internal/proxy/sweep"
+	"fleetdesk/internal/testkit/kube"
 )
 
 func uidsOf(o *v1alpha1.ProxyProvider) (uids []string) {
@@ -163,7 +164,7 @@ func TestManyAtOnceAreFewWrites(t *testing.T) {
 	for n := range many {
 		go func() { errs <- again(func() error { return rec.Abandon(t.Context(), r.name, instance(n+1)) }) }()
 	}
-	until(t, "all of them wait", func() string {
+	kube.Until(t, "all of them wait", func() string {
 		if n := proxyprovider.Waiting(rec, r.name); n < many {
 			return fmt.Sprint(n)
 		}

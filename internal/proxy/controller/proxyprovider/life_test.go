@@ -17,6 +17,7 @@ import (
 
 	"fleetdesk/api/v1alpha1"
 	"fleetdesk/internal/proxy/controller/proxyprovider"
+	"fleetdesk/internal/testkit/kube"
 )
 
 // A provider that leaves the file takes its object along, unless a Proxy names
@@ -167,7 +168,7 @@ func TestInAManager(t *testing.T) {
 		skip, grace := true, 5*time.Second
 		soon, sooner, soonest := 4*time.Second, 3*time.Second, 500*time.Millisecond
 		mgr, err := ctrl.NewManager(cluster.Config(t), ctrl.Options{
-			Scheme: scheme(t), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+			Scheme: kube.Scheme(t, v1alpha1.AddToScheme), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 			Controller:     ctrlconfig.Controller{SkipNameValidation: &skip},
 			LeaderElection: true, LeaderElectionID: "proxy-operator", LeaderElectionNamespace: r.name, LeaderElectionReleaseOnCancel: true,
 			GracefulShutdownTimeout: &grace, LeaseDuration: &soon, RenewDeadline: &sooner, RetryPeriod: &soonest,
@@ -202,7 +203,7 @@ func TestInAManager(t *testing.T) {
 		return rec, stop
 	}
 	rec, stop := start()
-	until(t, "the configured one is made, the one that left goes", func() string {
+	kube.Until(t, "the configured one is made, the one that left goes", func() string {
 		o := r.get()
 		if o == nil || condition(o, v1alpha1.ConditionConfigured).Status != "True" {
 			return fmt.Sprintf("%+v", o)
@@ -215,7 +216,7 @@ func TestInAManager(t *testing.T) {
 
 	r.checked(r.name, checkOf("a=Error"))
 	rec.Changed(r.name)
-	until(t, "a report is shown", func() string {
+	kube.Until(t, "a report is shown", func() string {
 		if o := r.there(); o.Status.Reason != "Error" || o.Status.HostsOK != "0/1" {
 			return fmt.Sprintf("%+v", o.Status)
 		}
@@ -223,7 +224,7 @@ func TestInAManager(t *testing.T) {
 	})
 	r.take()
 	r.annotate(v1alpha1.ReleaseSweepAnnotation, hash)
-	until(t, "the sweep is told of an annotation", func() string {
+	kube.Until(t, "the sweep is told of an annotation", func() string {
 		if _, asked := r.take(); !slices.Contains(asked, r.name) {
 			return "not yet"
 		}
@@ -238,7 +239,7 @@ func TestInAManager(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	until(t, "Events", func() string {
+	kube.Until(t, "Events", func() string {
 		list, err := kc.CoreV1().Events("").SearchWithContext(t.Context(), r.client.Scheme(), r.there()) // as kubectl describe does
 		if err != nil {
 			return err.Error()
@@ -262,7 +263,7 @@ func TestInAManager(t *testing.T) {
 	}
 	was := r.there().UID
 	r.delete()
-	until(t, "it says why it stays", func() string {
+	kube.Until(t, "it says why it stays", func() string {
 		if o := r.there(); o.UID != was || !strings.Contains(o.Status.Message, "being deleted and stays") {
 			return fmt.Sprintf("%+v", o.Status)
 		}
@@ -271,7 +272,7 @@ func TestInAManager(t *testing.T) {
 	if err := rec.Strike(t.Context(), r.name, []string{uid(1)}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "it goes and is made anew", func() string {
+	kube.Until(t, "it goes and is made anew", func() string {
 		if o := r.get(); o == nil || o.UID == was || o.Status.HostsOK != "0/1" {
 			return fmt.Sprintf("%+v", o)
 		}
@@ -289,7 +290,7 @@ func TestInAManager(t *testing.T) {
 		t.Errorf("one that does not lead wrote %s", got)
 	}
 	stop()
-	until(t, "the next leader writes", func() string {
+	kube.Until(t, "the next leader writes", func() string {
 		if o := r.there(); o.Status.HostsOK != "1/1" {
 			return fmt.Sprintf("%+v", o.Status)
 		}
@@ -299,7 +300,7 @@ func TestInAManager(t *testing.T) {
 	if err := errors.Join(client.IgnoreNotFound(r.client.Delete(t.Context(), r.there()))); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "it goes with its provider", func() string {
+	kube.Until(t, "it goes with its provider", func() string {
 		if o := r.get(); o != nil {
 			return "it is there"
 		}

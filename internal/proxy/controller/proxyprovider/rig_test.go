@@ -2,13 +2,11 @@ package proxyprovider_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -34,29 +31,6 @@ var cluster = kube.Shared(kube.Options{CRDs: crd.Bases})
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(obs.Logr(slog.New(slog.DiscardHandler)))
 	goleak.VerifyTestMain(cluster.Around(m))
-}
-
-// patience bounds every wait: far above what anything here takes.
-const patience = 60 * time.Second
-
-func until(t *testing.T, what string, cond func() (missing string)) {
-	t.Helper()
-	var missing string
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if missing = cond(); missing == "" {
-			return
-		}
-	}
-	t.Fatalf("%s: still after %s: %s", what, patience, missing)
-}
-
-func scheme(t *testing.T) *runtime.Scheme {
-	t.Helper()
-	s := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(s), v1alpha1.AddToScheme(s)); err != nil {
-		t.Fatal(err)
-	}
-	return s
 }
 
 // world is what the operator knows of its providers, and what it was told.
@@ -143,7 +117,7 @@ func newRig(t *testing.T) *rig {
 	t.Helper()
 	cfg := cluster.Config(t)
 	cfg.QPS = -1
-	c, err := client.NewWithWatch(cfg, client.Options{Scheme: scheme(t)})
+	c, err := client.NewWithWatch(cfg, client.Options{Scheme: kube.Scheme(t, v1alpha1.AddToScheme)})
 	if err != nil {
 		t.Fatal(err)
 	}

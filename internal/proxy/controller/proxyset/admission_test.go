@@ -1,11 +1,7 @@
 package proxyset_test
 
 import (
-	"bytes"
-	"errors"
-	"io"
-	"io/fs"
-	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,11 +10,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fleetdesk/api/v1alpha1"
 	"fleetdesk/config/samples"
+	"fleetdesk/internal/testkit/kube"
 )
 
 func TestAdmissionRefusesBadSetsAndNamesTheField(t *testing.T) {
@@ -172,33 +168,8 @@ func TestScaleSubresource(t *testing.T) {
 func TestSamplesApply(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	files, err := fs.Glob(samples.Files, "proxyset_*.yaml")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%v %v", files, err)
-	}
-	strict := client.NewNamespacedClient(client.WithFieldValidation(r.client, "Strict"), r.ns)
-	made := map[string]bool{}
-	for _, file := range files {
-		data, err := samples.Files.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		reader := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), 4096)
-		for n := 1; ; n++ {
-			u := &unstructured.Unstructured{}
-			if err := reader.Decode(u); errors.Is(err, io.EOF) {
-				break
-			} else if err != nil {
-				t.Fatalf("%s: %v", file, err)
-			}
-			if err := strict.Create(t.Context(), u); err != nil {
-				t.Errorf("%s, document %d: %v", file, n, err)
-				continue
-			}
-			made[u.GetKind()+" "+u.GetName()] = true
-		}
-	}
-	if !maps.Equal(made, map[string]bool{"ProxySet home": true, "ProxyPool sets": true}) {
+	made := kube.Apply(t, r.client, r.ns, samples.Files, "proxyset_*.yaml")
+	if slices.Sort(made); !slices.Equal(made, []string{"ProxyPool sets", "ProxySet home"}) {
 		t.Errorf("made %v", made)
 	}
 	r.operator()

@@ -58,6 +58,13 @@ func TestWhatWasDoneCountsUntilItIsSeen(t *testing.T) {
 	if k.stale(noon.Add(seenAfter)) || !k.stale(noon.Add(seenAfter+time.Second)) {
 		t.Error("one that is not seen for long is not looked for, or too early")
 	}
+	k.lose("lost", noon)
+	if !k.awaited(noon) {
+		t.Error("one whose making was not answered is not waited for")
+	}
+	if b.seen("u1", "lost"); k.awaited(noon) {
+		t.Error("one that was seen is waited for")
+	}
 	k.delete("a") // as it was thought, and was not so
 	k.doubt()
 	if !k.stale(noon) {

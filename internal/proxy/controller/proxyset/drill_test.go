@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fleetdesk/api/v1alpha1"
+	"fleetdesk/internal/testkit/kube"
 )
 
 // The drill: 200 Proxies of one age reach their age limit at the same moment.
@@ -32,13 +33,13 @@ func TestRotationDrill(t *testing.T) {
 		}
 	}
 	// Times of creation have whole seconds, and those to come must be younger.
-	until(t, "the second to pass", func() string {
+	kube.Until(t, "the second to pass", func() string {
 		if time.Now().After(youngest.Add(time.Second)) {
 			return ""
 		}
 		return "not yet"
 	})
-	until(t, "no event being under way", func() string {
+	kube.Until(t, "no event being under way", func() string {
 		if _, all, _, _, made, _ := check.seen(); all != replicas || made != replicas {
 			return fmt.Sprintf("%d there, %d made", all, made)
 		}
@@ -46,7 +47,7 @@ func TestRotationDrill(t *testing.T) {
 	})
 	gone := func(n int) {
 		t.Helper()
-		until(t, fmt.Sprintf("%d being replaced", n), func() string {
+		kube.Until(t, fmt.Sprintf("%d being replaced", n), func() string {
 			if _, _, _, _, _, gone := check.seen(); gone < n {
 				return fmt.Sprintf("%d are", gone)
 			}

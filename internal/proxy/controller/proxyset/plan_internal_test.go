@@ -198,6 +198,13 @@ func TestBanDecisions(t *testing.T) {
 		"this hour":       {"a restart does not forget it", nil, []v1alpha1.BanDecision{decided("q", "192.0.2.9", 59*time.Minute)}, []string{"q"}},
 		"over":            {"", nil, []v1alpha1.BanDecision{decided("q", "192.0.2.9", time.Hour)}, nil},
 		"not carried out": {"", fleet(1, banned(3)), []v1alpha1.BanDecision{decided("p0", "192.0.2.1", 2*time.Hour)}, []string{"p0"}},
+		"not carried out, without an address": {"it is not decided anew either", fleet(1, banned(3), at("h1", "")), []v1alpha1.BanDecision{
+			decided("p0", "", 2*time.Hour), decided("q", "", time.Minute), decided("r", "", time.Minute), decided("s", "", time.Minute),
+			decided("t", "", time.Minute), decided("u", "", time.Minute),
+		}, []string{"p0", "q", "r", "s", "t", "u"}},
+		"behind one that is dropped": {"it stands elsewhere now", fleet(1, banned(3)), []v1alpha1.BanDecision{
+			decided("q", "192.0.2.9", 2*time.Hour), decided("r", "192.0.2.1", time.Minute),
+		}, []string{"r", "p0"}},
 		"lifted":          {"", fleet(1), []v1alpha1.BanDecision{decided("p0", "192.0.2.1", 2*time.Hour)}, nil},
 		"keeps back":      {"", fleet(1, banned(3)), []v1alpha1.BanDecision{decided("q", "192.0.2.1", 2*time.Hour)}, []string{"q"}},
 		"address is free": {"", fleet(1), []v1alpha1.BanDecision{decided("q", "192.0.2.1", 2*time.Hour)}, nil},

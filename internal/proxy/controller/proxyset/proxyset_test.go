@@ -19,6 +19,7 @@ import (
 
 	"fleetdesk/api/v1alpha1"
 	"fleetdesk/internal/core/lease"
+	"fleetdesk/internal/testkit/kube"
 )
 
 func names(all map[string]*v1alpha1.Proxy) []string { return slices.Sorted(maps.Keys(all)) }
@@ -46,7 +47,7 @@ func TestASetMakesAndKeepsItsProxies(t *testing.T) {
 			t.Errorf("name %s", name)
 		}
 	}
-	until(t, "an event for each", func() string {
+	kube.Until(t, "an event for each", func() string {
 		if got := r.events("s", "Created"); len(got) != 3 || !strings.Contains(got[0], "it is one of the 3 wanted") {
 			return strings.Join(got, "\n")
 		}
@@ -57,7 +58,7 @@ func TestASetMakesAndKeepsItsProxies(t *testing.T) {
 	if err := r.client.Delete(t.Context(), made[victim]); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "one deletion by hand making one", func() string {
+	kube.Until(t, "one deletion by hand making one", func() string {
 		now := r.proxies()
 		if now[victim] != nil || len(now) != 3 {
 			return fmt.Sprint(names(now))
@@ -85,7 +86,7 @@ func TestNobodyElsesProxiesAreTaken(t *testing.T) {
 	r.machines()
 	r.create(r.set("s", 2))
 	r.shows("s", v1alpha1.ReasonSettled, "", 2, 2, 2, 0, 0)
-	until(t, "a word on the one that has our label", func() string {
+	kube.Until(t, "a word on the one that has our label", func() string {
 		if got := r.events("s", "NotOwned"); len(got) != 1 || !strings.Contains(got[0], "1 Proxy has the label crawl.example.com/set=s") || !strings.Contains(got[0], "strays") {
 			return fmt.Sprint(got)
 		}
@@ -142,7 +143,7 @@ func TestWhoGoesWhenThereAreTooMany(t *testing.T) {
 	if got := names(r.proxies()); !slices.Equal(got, []string{all[0], all[3]}) {
 		t.Errorf("held are %s and %s, and left are %v", all[0], all[3], got)
 	}
-	until(t, "events that say why", func() string {
+	kube.Until(t, "events that say why", func() string {
 		got := r.events("s", "Deleted")
 		if len(got) != 2 || !strings.Contains(got[0], "there are more than the") {
 			return strings.Join(got, "\n")
@@ -163,7 +164,7 @@ func TestRepairs(t *testing.T) {
 	made := r.proxies()
 	all := names(made)
 	// Conditions have whole seconds: it worked, and then it did not.
-	until(t, "a second to pass", func() string {
+	kube.Until(t, "a second to pass", func() string {
 		if time.Since(made[all[0]].CreationTimestamp.Time) > 2*time.Second {
 			return ""
 		}
@@ -187,7 +188,7 @@ func TestRepairs(t *testing.T) {
 		t.Errorf("it was replaced too early: %v", names(got))
 	}
 	r.passes(op, "s", 3*time.Minute)
-	until(t, "the one being replaced", func() string {
+	kube.Until(t, "the one being replaced", func() string {
 		got := r.proxies()
 		if got[all[1]] != nil || len(got) != 4 {
 			return fmt.Sprint(names(got))
@@ -195,7 +196,7 @@ func TestRepairs(t *testing.T) {
 		return ""
 	})
 	r.shows("s", v1alpha1.ReasonNotReady, "1 does not work, "+all[0], 4, 3)
-	until(t, "an event that says why", func() string {
+	kube.Until(t, "an event that says why", func() string {
 		if got := r.events("s", "Deleted"); len(got) != 1 || !strings.Contains(got[0], "it has not worked for 5m0s or longer, and its provider does") {
 			return strings.Join(got, "\n")
 		}
@@ -269,7 +270,7 @@ func TestReplacedForBans(t *testing.T) {
 	}
 	r.ban(ipBan(banned, 2))
 	ask()
-	until(t, "the banned one being replaced", func() string {
+	kube.Until(t, "the banned one being replaced", func() string {
 		if now := by(); now[banned] != "" || len(now) != 3 {
 			return fmt.Sprint(now)
 		}
@@ -290,7 +291,7 @@ func TestReplacedForBans(t *testing.T) {
 	key := names(r.proxies())[0]
 	r.ban(lease.BanCount{Scope: lease.ScopeKey, ID: r.ns + "." + key, Targets: 5})
 	ask()
-	until(t, "the other one being replaced", func() string {
+	kube.Until(t, "the other one being replaced", func() string {
 		if now := r.proxies(); now[key] != nil || len(now) != 3 {
 			return fmt.Sprint(names(now))
 		}
@@ -319,7 +320,7 @@ func TestReplacedForBans(t *testing.T) {
 	r.clearDecided("s")
 	op = r.operator()
 	r.wake(op, "s")
-	until(t, "it being replaced", func() string {
+	kube.Until(t, "it being replaced", func() string {
 		if now := r.proxies(); now[third] != nil || len(now) != 3 {
 			return fmt.Sprint(names(now))
 		}
@@ -331,7 +332,7 @@ func TestReplacedForBans(t *testing.T) {
 // clearDecided forgets what was decided for bans, as time would.
 func (r *rig) clearDecided(name string) {
 	r.t.Helper()
-	until(r.t, "forgetting decisions", func() string {
+	kube.Until(r.t, "forgetting decisions", func() string {
 		s := r.get(name)
 		s.Status.Banned = nil
 		if err := r.client.Status().Update(r.t.Context(), s); err != nil {
@@ -428,7 +429,7 @@ func TestTheProxiesOfAnEarlierSetAreLeftAlone(t *testing.T) {
 	r.operator()
 	r.create(r.set("s", 1))
 	r.shows("s", v1alpha1.ReasonSettled, "", 1, 1, 1, 0, 0)
-	until(t, "a word on them", func() string {
+	kube.Until(t, "a word on them", func() string {
 		if got := r.events("s", "NotOwned"); len(got) != 1 || !strings.Contains(got[0], "2 Proxies have the label") {
 			return fmt.Sprint(got)
 		}
@@ -478,13 +479,13 @@ func TestASetGoesAfterItsProxies(t *testing.T) {
 					t.Errorf("finalizers %v", s.Finalizers)
 				}
 				m.set(func() { m.stays = false })
-				until(t, "the set going", gone)
+				kube.Until(t, "the set going", gone)
 				if left := names(r.proxies()); len(left) != 0 {
 					t.Errorf("the set is gone before %v", left)
 				}
 				return
 			}
-			until(t, "the set going", gone)
+			kube.Until(t, "the set going", gone)
 			for name, px := range r.proxies() {
 				if len(px.OwnerReferences) != 0 || !px.DeletionTimestamp.IsZero() {
 					t.Errorf("%s: %+v", name, px.ObjectMeta)

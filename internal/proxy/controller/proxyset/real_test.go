@@ -25,6 +25,7 @@ import (
 	"fleetdesk/internal/proxy/probe"
 	"fleetdesk/internal/proxy/provider"
 	"fleetdesk/internal/proxy/provider/fake"
+	"fleetdesk/internal/testkit/kube"
 )
 
 // works is the real controller of Proxies over a provider that keeps its
@@ -141,7 +142,7 @@ func TestWithTheControllerOfProxies(t *testing.T) {
 	}
 	unready := func(what string, n int) {
 		t.Helper()
-		until(t, what, func() string {
+		kube.Until(t, what, func() string {
 			got := 0
 			for _, px := range r.proxies() {
 				if px.Status.Phase == v1alpha1.PhaseUnhealthy || px.Status.Phase == v1alpha1.PhaseFailed {
@@ -181,7 +182,7 @@ func TestWithTheControllerOfProxies(t *testing.T) {
 		}
 	})
 	unready("a dead host", onHost)
-	until(t, "the listings missing the host", func() string {
+	kube.Until(t, "the listings missing the host", func() string {
 		for _, px := range r.proxies() {
 			if px.Status.Host == "h1" && !apimeta.IsStatusConditionPresentAndEqual(px.Status.Conditions, v1alpha1.ConditionProvisioned, metav1.ConditionUnknown) {
 				return fmt.Sprintf("%+v", px.Status.Conditions)
@@ -227,7 +228,7 @@ func TestWithTheControllerOfProxies(t *testing.T) {
 	unready("a broken machine", 1)
 	r.shows("s", v1alpha1.ReasonNotReady, "1 does not work, "+broken.Name, 4, 3)
 	later()
-	until(t, "the broken one being replaced", func() string {
+	kube.Until(t, "the broken one being replaced", func() string {
 		if now := r.proxies(); now[broken.Name] != nil || len(now) != 4 {
 			return fmt.Sprint(names(now))
 		}

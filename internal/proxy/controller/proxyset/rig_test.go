@@ -16,11 +16,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/watch"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -43,29 +41,6 @@ func TestMain(m *testing.M) {
 	// one behind: client-go's filter goes on offering the event.
 	left := goleak.IgnoreTopFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop")
 	goleak.VerifyTestMain(cluster.Around(m), left)
-}
-
-// patience bounds every wait: far above what anything here takes.
-const patience = 60 * time.Second
-
-func until(t *testing.T, what string, cond func() (missing string)) {
-	t.Helper()
-	var missing string
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if missing = cond(); missing == "" {
-			return
-		}
-	}
-	t.Fatalf("%s: still after %s: %s", what, patience, missing)
-}
-
-func scheme(t *testing.T) *runtime.Scheme {
-	t.Helper()
-	s := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(s), v1alpha1.AddToScheme(s)); err != nil {
-		t.Fatal(err)
-	}
-	return s
 }
 
 // rig is a namespace of a real API server, a desk of a few words, and a clock.
@@ -95,7 +70,7 @@ func newRig(t *testing.T) *rig {
 	t.Helper()
 	cfg := cluster.Config(t)
 	cfg.QPS = -1
-	c, err := client.NewWithWatch(cfg, client.Options{Scheme: scheme(t)})
+	c, err := client.NewWithWatch(cfg, client.Options{Scheme: kube.Scheme(t, v1alpha1.AddToScheme)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +133,7 @@ func (r *rig) operator() *operator {
 	r.t.Helper()
 	skip, grace := true, 5*time.Second
 	mgr, err := ctrl.NewManager(cluster.Config(r.t), ctrl.Options{
-		Scheme: scheme(r.t), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Scheme: kube.Scheme(r.t, v1alpha1.AddToScheme), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		Cache:                   cache.Options{DefaultNamespaces: map[string]cache.Config{r.ns: {}}},
 		Controller:              ctrlconfig.Controller{SkipNameValidation: &skip},
 		GracefulShutdownTimeout: &grace,
@@ -219,7 +194,7 @@ func (r *rig) passes(op *operator, name string, d time.Duration) {
 		before := looks()
 		r.setClock(at.Add(time.Duration(i) * time.Minute))
 		r.wake(op, name)
-		until(r.t, "the set being looked at", func() string {
+		kube.Until(r.t, "the set being looked at", func() string {
 			if looks() == before {
 				return "not yet"
 			}
@@ -273,7 +248,7 @@ func (r *rig) get(name string) *v1alpha1.ProxySet {
 // change changes a set's spec; somebody else may write meanwhile.
 func (r *rig) change(name string, change func(*v1alpha1.ProxySet)) {
 	r.t.Helper()
-	until(r.t, "changing set "+name, func() string {
+	kube.Until(r.t, "changing set "+name, func() string {
 		s := r.get(name)
 		change(s)
 		switch err := r.client.Update(r.t.Context(), s); {
@@ -304,7 +279,7 @@ func (r *rig) proxies() map[string]*v1alpha1.Proxy {
 func (r *rig) shows(name, reason, message string, counts ...int32) *v1alpha1.ProxySet {
 	r.t.Helper()
 	var s *v1alpha1.ProxySet
-	until(r.t, fmt.Sprintf("set %s showing %s %v", name, reason, counts), func() string {
+	kube.Until(r.t, fmt.Sprintf("set %s showing %s %v", name, reason, counts), func() string {
 		s = r.get(name)
 		c := apimeta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionSettled)
 		st := &s.Status
