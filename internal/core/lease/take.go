@@ -386,17 +386,19 @@ func (w *work) busy(p Pool, op Take) (*Busy, bool) {
 		return cmp.Or(a.FreeAt().Compare(b.FreeAt()), cmp.Compare(a.Name, b.Name))
 	})
 	b.Next = b.Next[:min(len(b.Next), MaxNext)]
+	// To come back too early costs a look, too late costs the key: so for what is
+	// only known in part the earliest time counts.
+	var behind time.Time
+	if n := len(found.Keys); n == MaxNext {
+		behind = found.Keys[n-1].FreeAt() // the next one is not known
+	}
 	if turns {
-		return b, w.dueInTurn(p, op, b.Next, len(found.Keys) == MaxNext, due)
+		return b, w.dueInTurn(p, op, b.Next, behind, due)
 	}
 	if len(b.Next) > 0 {
 		due(b.Next[0].FreeAt())
 	}
-	// To come back too early costs a look, too late costs the key: so for what is
-	// only known in part the earliest time counts.
-	if n := len(found.Keys); n == MaxNext {
-		due(found.Keys[n-1].FreeAt()) // the next one is not known
-	}
+	due(behind)
 	due(found.Rested)
 	for id := range w.rested {
 		if id.Target == op.Target {

@@ -186,3 +186,37 @@ func TestReportsLeaveNoPlaces(t *testing.T) {
 		t.Errorf("%d keys have %d places", keys, n)
 	}
 }
+
+// When all that was to come free next was given back in the same transaction, and
+// rests, or was taken again, whoever gets nothing is told of those behind.
+func TestDueBehindWhatWasGivenBack(t *testing.T) {
+	for name, again := range map[string]bool{"rests": false, "is taken again": true} {
+		t.Run(name, func(t *testing.T) {
+			m, now := spied(&spy{})
+			do(t, m, lease.OpenEpoch{}, lease.PutPool{Epoch: 1, Pool: lease.Pool{Name: "m", Cooldown: time.Hour, MaxTTL: 2 * time.Hour}})
+			var ops []lease.Op
+			for i := range lease.MaxNext + 1 {
+				do(t, m, lease.PutKey{Epoch: 1, Key: fmt.Sprint("m", i), UID: "1", Pools: []string{"m"}})
+				op := take("m", fmt.Sprint("h", i))
+				op.Target, op.TTL = "x.example", time.Duration(i+1)*time.Minute
+				ops = append(ops, op)
+			}
+			held := do(t, m, ops...)
+			ops = nil
+			for i := range lease.MaxNext {
+				ops = append(ops, lease.Release{Proof: proof(held[i], fmt.Sprint("h", i))})
+			}
+			for i := range lease.MaxNext {
+				op := take("m", fmt.Sprint("again", i))
+				if op.TTL = 2 * time.Hour; again {
+					ops = append(ops, op)
+				}
+			}
+			all := do(t, m, append(ops, picks("x.example"))...)
+			r := all[len(all)-1]
+			if r.Busy == nil || r.Busy.Due.IsZero() || r.Busy.Due.After(now.Add((lease.MaxNext+1)*time.Minute)) {
+				t.Errorf("it is told %+v", r.Busy)
+			}
+		})
+	}
+}

@@ -85,8 +85,9 @@ func (w *work) cause(p Pool, op Take, k *Key) string {
 }
 
 // dueInTurn tells when keys of a pool whose keys are used in turn come free for
-// the request: those that are free by their rows, and the next ones by time.
-func (w *work) dueInTurn(p Pool, op Take, next []Key, more bool, due func(time.Time)) bool {
+// the request: those that are free by their rows, and the next ones by time. When
+// not all of these are known, behind is where the others begin.
+func (w *work) dueInTurn(p Pool, op Take, next []Key, behind time.Time, due func(time.Time)) bool {
 	rows, isFew, ok := w.few(p.Name)
 	if !ok {
 		return false
@@ -103,9 +104,7 @@ func (w *work) dueInTurn(p Pool, op Take, next []Key, more bool, due func(time.T
 			due(later(later(k.FreeAt(), w.restUntil(p, k, op.Target)), w.willOwe(k, op.Target)))
 		}
 	}
-	if more {
-		due(next[len(next)-1].FreeAt()) // those behind it are not known
-	}
+	due(behind) // those that come after it are not known
 	if l := w.lines[w.lineID(p, op)]; !isFew {
 		if l != nil {
 			due(l.next)
