@@ -138,9 +138,11 @@ type Report struct {
 	// it is over, and nothing is said of the key.
 	Outcome Outcome
 	// Use, when not zero, is the quick pick or the lease that it is about: the
-	// use of a quick pick is over with it. A running lease must be the account's.
+	// use of a quick pick is over with it. The key's last lease must be the account's.
 	Use     ID
 	Account string
+	// Leased says that Use is a lease: one that the key remembers.
+	Leased bool
 }
 
 // Match is one condition on an attribute.

@@ -185,6 +185,9 @@ func (w *work) report(op Report) Result {
 		// Whoever could name any pool would choose how long others' keys rest.
 		return Result{Err: fault.WithCode(fault.Errorf(fault.Conflict, "key %s is not in pool %.80q: report it through a pool that has it", op.Key, op.Pool), "not_listed")}
 	}
+	if op.Use.Fence > w.begin.Counter {
+		return Result{Err: fault.WithCode(fault.Errorf(fault.Invalid, "%s was no use of a key yet: send what came with it", op.Use), "use")}
+	}
 	op.Target = p.aim(op.Target)
 	if r := w.key(op.Key); r != nil && op.Use.Fence != 0 && op.Target != "" {
 		c, ok := w.cooldown(restsOn(*p, &r.now, op.Target))

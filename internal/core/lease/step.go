@@ -356,6 +356,12 @@ func (k *Key) force(op Force, around Around, now time.Time) (Effects, error) {
 	return e, nil
 }
 
+// remembers reports whether a lease is the key's last one, or one of those before it.
+func (k *Key) remembers(fence int64) bool {
+	return k.Lease != nil && k.Lease.Fence == fence || slices.ContainsFunc(k.Past, func(p Past) bool { return p.Fence == fence })
+}
+
+// report tells how a use went.
 func (k *Key) report(op Report, now time.Time) (Effects, error) {
 	switch {
 	case op.UID != "" && op.UID != k.UID:
@@ -365,8 +371,11 @@ func (k *Key) report(op Report, now time.Time) (Effects, error) {
 		return Effects{}, fault.WithCode(fault.Errorf(fault.Invalid, "%s was no use of key %s", op.Use, k.Name), "use")
 	case op.Use.Fence <= k.Since:
 		return Effects{}, fault.WithCode(fault.Errorf(fault.Conflict, "%s was a use of the machine before: key %s is another one by now", op.Use, k.Name), "uid")
-	case k.Held(now) && k.Lease.Fence == op.Use.Fence && k.Lease.Account != op.Account:
+	case k.Lease != nil && k.Lease.Fence == op.Use.Fence && k.Lease.Account != op.Account:
 		return Effects{}, fault.WithCode(fault.Errorf(fault.Denied, "lease %s belongs to another account", op.Use), "not_owner")
+	case op.Leased && !k.remembers(op.Use.Fence):
+		return Effects{}, fault.WithCode(fault.Errorf(fault.NotFound,
+			"there is no lease %s, or it ended long ago: report the key without it", op.Use), "lease")
 	}
 	switch op.Outcome {
 	case OK:

@@ -298,6 +298,7 @@ func (s *server) reportOf(x *exchange, in *reportInput) (service.ReportRequest, 
 		if r.Use, err = lease.ParseID(text); err != nil || r.Use.Key != r.Key {
 			return r, invalid(location, codeUse, "it is none of this proxy: send what came with it")
 		}
+		r.Leased = b.Lease != ""
 	}
 	if b.Replace == nil {
 		return r, nil

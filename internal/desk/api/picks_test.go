@@ -130,7 +130,8 @@ func TestPickRequestsAreStrict(t *testing.T) {
 	}
 	ns, name, _ := strings.Cut(held.Key, ".")
 	reports := "/proxies/" + ns + "/" + name + "/reports"
-	if _, err := d.service.Next(t.Context(), service.PickRequest{Account: "nightly", Pool: "crawl.eu", Target: "rested.example.com"}); err != nil {
+	pick, err := d.service.Next(t.Context(), service.PickRequest{Account: "nightly", Pool: "crawl.eu", Target: "rested.example.com"})
+	if err != nil {
 		t.Fatal(err)
 	}
 	before := d.state(t)
@@ -144,6 +145,9 @@ func TestPickRequestsAreStrict(t *testing.T) {
 		"report for no name":     {"POST", "/proxies/crawl/a%2Fb/reports", `{"outcome":"banned","target":"a.example"}`, 404, "not_found:key", "", ""},
 		"report long name":       {"POST", "/proxies/crawl/" + strings.Repeat("a", 300) + "/reports", `{"outcome":"ok"}`, 400, "invalid", "path.name", "path.name"},
 		"report another's lease": {"POST", reports, `{"outcome":"banned","target":"a.example","lease":"` + held.ID + `","replace":{"pool":"crawl.eu"}}`, 403, "denied:not_owner", "", ""},
+		"report a lost lease":    {"POST", "/proxies/" + strings.Replace(pick.Key, ".", "/", 1) + "/reports", `{"outcome":"banned","target":"a.example","lease":"` + pick.Use.String() + `","replace":{"pool":"crawl.eu"}}`, 404, "not_found:lease", "report the key without it", ""},
+		"report a coming lease":  {"POST", reports, `{"outcome":"banned","target":"a.example","lease":"` + held.Key + `~999999"}`, 400, "invalid:use", "no use of a key yet", ""},
+		"report a coming use":    {"POST", reports, `{"outcome":"banned","target":"a.example","use":"` + held.Key + `~999999"}`, 400, "invalid:use", "no use of a key yet", ""},
 		"report no lease":        {"POST", reports, `{"outcome":"banned","target":"a.example","lease":"nonsense"}`, 400, "invalid:use", "body.lease", "body.lease"},
 		"report other's use":     {"POST", reports, `{"outcome":"banned","target":"a.example","use":"` + other + `~3"}`, 400, "invalid:use", "body.use", "body.use"},
 		"report both":            {"POST", reports, `{"outcome":"banned","target":"a.example","use":"` + held.ID + `","lease":"` + held.ID + `"}`, 400, "invalid:use", "not both", "body.use"},

@@ -45,8 +45,9 @@ type ReportRequest struct {
 	Target string
 	// Outcome is ok, banned, error or, with a Use, "" for one that never was.
 	Outcome lease.Outcome
-	// Use, when not zero, is the pick or the lease that it is about.
-	Use lease.ID
+	// Use, when not zero, is the pick or, with Leased, the lease that it is about.
+	Use    lease.ID
+	Leased bool
 	// Replace asks for another key, once the report is written; nil for none.
 	Replace *PickRequest
 }
@@ -108,11 +109,11 @@ func (s *Service) picked(r *PickRequest, res *lease.Result) (Pick, error) {
 // Report tells how a use of a key went, and picks another one in its place when
 // asked to: in the same transaction, and only when the report was not refused.
 //
-// Errors: NotFound (key, pool), Denied (not_owner), Invalid (outcome, target,
+// Errors: NotFound (key, pool, lease), Denied (not_owner), Invalid (outcome, target,
 // text, name), and those of the database. That there is no replacement is none:
 // see [Reported.Without].
 func (s *Service) Report(ctx context.Context, r ReportRequest) (Reported, error) {
-	report := lease.Report{Key: r.Key, Pool: r.Pool, Target: r.Target, Outcome: r.Outcome, Use: r.Use, Account: r.Account}
+	report := lease.Report{Key: r.Key, Pool: r.Pool, Target: r.Target, Outcome: r.Outcome, Use: r.Use, Leased: r.Leased, Account: r.Account}
 	c := newCall(report)
 	if r.Replace != nil {
 		if err := lease.ValidName(r.Replace.Pool); err != nil {

@@ -54,7 +54,8 @@ func (p picker) Next(ctx context.Context, q leasetest.Query) (leasetest.Picked, 
 
 func (p picker) Report(ctx context.Context, u leasetest.Usage) (leasetest.Told, error) {
 	r := service.ReportRequest{Account: p.account, Key: u.Key, Pool: u.Pool, Target: u.Target, Outcome: u.Outcome}
-	if id := u.Use + u.Lease; id != "" {
+	if r.Leased = u.Lease != ""; u.Use+u.Lease != "" {
+		id := u.Use + u.Lease
 		var err error
 		if r.Use, err = lease.ParseID(id); err != nil {
 			return leasetest.Told{}, err

@@ -316,8 +316,11 @@ func pickLease(r *pickRun) {
 	if _, err := r.h.As("ann").Release(r.ctx, held, Return{}); err != nil {
 		r.Fatal(err)
 	}
-	// What has ended is nobody's any more, and a late report is taken.
-	r.report(r.bob, Usage{Key: held.Key, Pool: "crawl.eu", Target: news, Lease: held.ID, Outcome: lease.Banned})
+	// A late report is taken, of who held it.
+	u = Usage{Key: held.Key, Pool: "crawl.eu", Target: news, Lease: held.ID, Outcome: lease.Banned}
+	_, err = r.bob.Report(r.ctx, u)
+	r.refused("an ended lease of another", err, fault.Denied, "not_owner")
+	r.report(r.ann, u)
 }
 
 func pickListed(r *pickRun) {

@@ -2,6 +2,7 @@ package leasetest
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"fleetdesk/internal/core/fault"
@@ -227,14 +228,25 @@ func reportUse(r *run) {
 		r.Errorf("a refused report left %+v, %v", all, err)
 	}
 	unknown := report
-	unknown.Use.Fence, unknown.Target = 1<<40, "example.org"
-	r.ok(unknown)
+	unknown.Use.Fence, unknown.Account = 1<<40, "ann"
+	r.refused(unknown, fault.Invalid, "use")
 	report.Account = "ann"
 	r.ok(report)
 	r.state("a", lease.Held)
 	r.release(g)
-	report.Account, report.Target = "bob", "example.net" // it is over
+	report.Account, report.Target, report.Leased = "bob", "example.net", true
+	r.refused(report, fault.Denied, "not_owner") // though it is over
+	report.Account = "ann"
 	r.ok(report)
+	again := r.takes(aimed(ask("p", "two"), "example.org"), "a")
+	r.release(again)
+	r.ok(report) // and others had it since
+	u := r.ok(lease.Take{Pool: "p", Target: "example.net", Account: "ann", Quick: true}).Use
+	r.refused(lease.Report{Key: u.ID.Key, Pool: "p", Target: "example.org", Outcome: lease.Banned, Use: u.ID, Leased: true, Account: "ann"}, fault.NotFound, "lease")
+	all, err := r.store().Cooldowns(r.ctx, u.ID.Key, "", 10)
+	if err != nil || slices.ContainsFunc(all, func(c lease.Cooldown) bool { return c.Target == "example.org" && !c.BannedUntil.IsZero() }) {
+		r.Errorf("a refused report left %+v, %v", all, err)
+	}
 	r.ok(lease.Report{Key: "a", Pool: "p", Outcome: lease.Failed, Use: g.ID, Account: "ann"})
 }
 
