@@ -220,3 +220,19 @@ func TestDueBehindWhatWasGivenBack(t *testing.T) {
 		})
 	}
 }
+
+// Who waits for a key that somebody holds for the same target is told when its rest
+// after the lease is over, and not when the lease is.
+func TestDueAfterTheRest(t *testing.T) {
+	m, now := spied(&spy{})
+	do(t, m, lease.OpenEpoch{}, lease.PutPool{Epoch: 1, Pool: lease.Pool{Name: "m", Cooldown: time.Minute}},
+		lease.PutKey{Epoch: 1, Key: "m0", UID: "1", Pools: []string{"m"}})
+	held := take("m", "h")
+	held.Target, held.TTL = "x.example", 2*time.Minute
+	do(t, m, held)
+	for target, after := range map[string]time.Duration{"x.example": 3 * time.Minute, "y.example": 2 * time.Minute} {
+		if r := do(t, m, picks(target))[0]; r.Busy == nil || !r.Busy.Due.Equal(now.Add(after)) {
+			t.Errorf("for %s it is told %+v", target, r.Busy)
+		}
+	}
+}
