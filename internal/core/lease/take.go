@@ -416,7 +416,11 @@ func (w *work) busy(p Pool, op Take) (*Busy, bool) {
 func (w *work) loadNext(first NextWant) bool {
 	wants := []NextWant{first}
 	for _, op := range w.takes {
-		if n := (NextWant{op.Pool, op.Target}); op.Pool == first.Pool && w.nexts[n] == nil && !slices.Contains(wants, n) && len(wants) < 64 {
+		n := NextWant{op.Pool, op.Target}
+		if p := w.pools[op.Pool]; p != nil && p.turnwise(op.Target) {
+			n.Target = "" // see busy
+		}
+		if op.Pool == first.Pool && w.nexts[n] == nil && !slices.Contains(wants, n) && len(wants) < 64 {
 			wants = append(wants, n)
 		}
 	}

@@ -21,6 +21,7 @@ type spy struct {
 	lease.Tx
 	loads  int
 	failAt int // the number of the load that fails; 0 for none
+	want   func(*lease.Want)
 	found  func(*lease.Found)
 	save   func(*lease.Changes) error
 	saves  int
@@ -32,6 +33,9 @@ var errSpy = fault.New(fault.Unavailable, "the connection broke")
 func (s *spy) Load(ctx context.Context, w lease.Want) (lease.Found, error) {
 	if s.loads++; s.loads == s.failAt {
 		return lease.Found{}, errSpy
+	}
+	if s.want != nil {
+		s.want(&w)
 	}
 	f, err := s.Tx.Load(ctx, w)
 	s.loaded += len(f.Keys) + len(f.Tickets) + len(f.Due)

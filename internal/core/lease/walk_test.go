@@ -236,3 +236,28 @@ func TestDueAfterTheRest(t *testing.T) {
 		}
 	}
 }
+
+// Whoever gets none of a managed pool has no search done among the rests for its
+// target, which are as many as the pool has keys: the line knows the next one.
+func TestNoneAsksForNoRests(t *testing.T) {
+	s := &spy{}
+	m, _ := spied(s)
+	do(t, m, lease.OpenEpoch{}, lease.PutPool{Epoch: 1, Pool: lease.Pool{Name: "m", Cooldown: time.Minute}},
+		lease.PutKey{Epoch: 1, Key: "m0", UID: "1", Pools: []string{"m"}})
+	asked := 0
+	s.want = func(w *lease.Want) {
+		for _, n := range w.Next {
+			if asked++; n.Target != "" {
+				t.Errorf("it asks for %+v", n)
+			}
+		}
+	}
+	for i, r := range do(t, m, picks("x.example"), picks("x.example"), picks("x.example")) {
+		if (r.Use != nil) != (i == 0) {
+			t.Errorf("pick %d: %+v", i, r)
+		}
+	}
+	if asked != 1 {
+		t.Errorf("it asked %d times what comes next", asked)
+	}
+}
