@@ -3,11 +3,13 @@ package kubernetes
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"net"
 	"net/http"
 	"sync"
 	"time"
 
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -202,6 +204,22 @@ func parseKubeconfig(text provider.Secret) (*rest.Config, error) {
 	return cfg, nil
 }
 
+// prompt has a lost connection told at once. client-go tries reads ten times
+// over as many seconds when it takes an error for such; here the reconciler does
+// that, and a listing must not wait.
+type prompt struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (p prompt) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := p.RoundTripper.RoundTrip(r)
+	if err != nil && (utilnet.IsProbableEOF(err) || utilnet.IsConnectionReset(err)) {
+		return nil, errLost
+	}
+	return resp, err
+}
+
+var errLost = errors.New("the connection was lost")
+
 // dial makes the clients. It connects nowhere yet. The transport is our own:
 // client-go's are shared by all that have one configuration, and could not be
 // closed with the provider.
@@ -224,7 +242,7 @@ func dial(cfg *rest.Config) (*conn, error) {
 	if err != nil {
 		return nil, fault.New(fault.Permanent, "the kubeconfig's user has credentials that exclude each other: leave a token or a client certificate")
 	}
-	client := &http.Client{Transport: wrapped}
+	client := &http.Client{Transport: prompt{wrapped}}
 	c := &conn{idle: tr.CloseIdleConnections, over: make(chan struct{})}
 	if c.meta, err = metadata.NewForConfigAndClient(metadata.ConfigFor(cfg), client); err == nil {
 		typed := rest.CopyConfig(cfg)
