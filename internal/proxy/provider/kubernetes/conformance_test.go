@@ -26,8 +26,9 @@ const most = 40
 // The whole suite, as a user who has the documented Role alone, in a namespace
 // where Pod security "restricted" is in force.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(s *kubernetes.Section) { s.MaxInstances = most }, kubelet.Node{Name: "a"}, kubelet.Node{Name: "b"})
-	w.limit = 5 * time.Second
+	w.limit = 3 * time.Second
 	b := &backEnd{world: w}
 	b.p = w.open(t)
 	conform(t, b)
@@ -35,10 +36,11 @@ func TestConformance(t *testing.T) {
 
 // The same with a Service for each Pod, whose address is the proxy's.
 func TestConformanceWithServices(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(s *kubernetes.Section) {
 		s.MaxInstances, s.Service = most, &kubernetes.Service{Type: "ClusterIP"}
 	})
-	w.limit = 5 * time.Second
+	w.limit = 3 * time.Second
 	b := &backEnd{world: w}
 	b.p = w.open(t)
 	conform(t, b)

@@ -277,3 +277,22 @@ func gone(t *testing.T, p *kubernetes.Provider, o provider.Owner) {
 		return err == nil && st == provider.Gone
 	})
 }
+
+func (w *world) service(t providertest.T, name string) *corev1.Service {
+	t.Helper()
+	svc, err := w.admin.CoreV1().Services(w.ns).Get(within(t), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return svc
+}
+
+// balance gives a Service an address, as a cloud's controller does.
+func (w *world) balance(t providertest.T, name, address string) {
+	t.Helper()
+	svc := w.service(t, name)
+	svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: address}}
+	if _, err := w.admin.CoreV1().Services(w.ns).UpdateStatus(within(t), svc, metav1.UpdateOptions{}); err != nil {
+		t.Fatalf("%v", err)
+	}
+}
