@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"net/url"
 	"sync"
 	"time"
 
@@ -188,6 +189,9 @@ func parseKubeconfig(text provider.Secret) (*rest.Config, error) {
 	}
 	if user == nil {
 		user = clientcmdapi.NewAuthInfo()
+	}
+	if u, err := url.Parse(server.Server); err != nil || u.Scheme != "https" || u.Host == "" {
+		return nil, fault.New(fault.Permanent, "its server is no URL that begins with https://")
 	}
 	switch {
 	case user.Exec != nil, user.AuthProvider != nil:

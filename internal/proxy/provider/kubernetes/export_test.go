@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"fleetdesk/internal/core/fault"
 )
 
 // HeardPod waits until the provider's watch knows the Pod in that version or a
@@ -37,3 +39,24 @@ var (
 )
 
 const ProbeScript = probeScript
+
+// Judge is what an error of the API server means to this provider.
+func (p *Provider) Judge(err error) (class fault.Class, reason string) {
+	v := p.judge(err)
+	return v.class, v.reason
+}
+
+// Failed is the error that a caller sees.
+func (p *Provider) Failed(doing string, err error) error { return p.failed(doing, err) }
+
+// Right is one verb on one kind of object.
+type Right struct{ Verb, Group, Resource string }
+
+// Rights are all that a provider needs.
+func Rights() []Right {
+	var out []Right
+	for _, r := range rights(true) {
+		out = append(out, Right{r.verb, r.group, r.resource})
+	}
+	return out
+}
