@@ -103,9 +103,11 @@ type follower struct {
 	// gone are objects that our calls saw gone, until the watch knows it too.
 	gone map[types.UID]bool
 	up   bool
-	// turned is closed, and made anew, when up changes.
+	// turned is closed, and made anew, when up changes or a try has failed.
 	turned chan struct{}
+	// err is why the last try failed, losses how many have.
 	err    error
+	losses int
 	stop   context.CancelFunc
 }
 
@@ -403,27 +405,41 @@ func (f *follower) standing() bool {
 	return f.up
 }
 
+// set says whether the watch stands; err is why it does not.
 func (f *follower) set(up bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err != nil && !errors.Is(err, errDoubted) || up {
+	lost := err != nil && !errors.Is(err, errDoubted)
+	if lost || up {
 		f.err = err
 	}
-	if f.up != up {
+	if lost {
+		f.losses++
+	}
+	if f.up != up || lost {
 		f.up = up
 		close(f.turned)
 		f.turned = make(chan struct{})
 	}
 }
 
-// await returns when the watch stands, or why it does not when ctx ends.
+// await returns when the watch stands, or why it does not: when ctx ends, or
+// when it was tried anew since the call began, and failed.
 func (f *follower) await(ctx context.Context) error {
+	f.mu.Lock()
+	losses := f.losses
+	f.mu.Unlock()
 	for {
 		f.mu.Lock()
 		up, turned, err := f.up, f.turned, f.err
+		// The first may have been tried before the call began.
+		again := f.losses-losses >= 2
 		f.mu.Unlock()
-		if up {
+		switch {
+		case up:
 			return nil
+		case again:
+			return err
 		}
 		f.again()
 		select {
