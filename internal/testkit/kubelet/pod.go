@@ -164,7 +164,7 @@ func (k *Kubelet) report(ctx context.Context, pod *corev1.Pod, st corev1.PodStat
 		return err
 	}
 	_, err = k.kc.CoreV1().Pods(k.ns).Patch(ctx, pod.Name, types.MergePatchType, text, metav1.PatchOptions{}, "status")
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+	if apierrors.IsNotFound(err) || apierrors.IsInvalid(err) && strings.Contains(err.Error(), "metadata.uid") {
 		return nil
 	}
 	return err
