@@ -178,6 +178,15 @@ var rules = table{
 			reason: "its SDK is libvirt's wire, SSH, and a writer of ISO images; the doors below say where each is",
 		},
 		{
+			folder: contract + "/kubernetes/...",
+			may: []string{
+				std, core, platform, contract, contract + "/kubernetes/...",
+				"k8s.io/api/...", "k8s.io/apimachinery/...", "k8s.io/client-go/...", "golang.org/x/crypto/bcrypt",
+			},
+			tests:  []string{third, testkit, contract + "/providertest", contract + "/guard"},
+			reason: "its SDK is client-go and the API's types, and the hash that squid checks passwords by",
+		},
+		{
 			folder: contract + "/builtin", may: []string{std, core, platform, contract + "/...", "internal/proxy/config", "internal/proxy/registry"},
 			tests:  []string{third, "config/..."},
 			reason: "the one place that lists all providers",
@@ -242,6 +251,10 @@ var rules = table{
 			reason: "a provider is known to the list of providers alone",
 		},
 		{
+			folder: contract + "/kubernetes/...", by: []string{contract + "/builtin", contract + "/kubernetes/..."},
+			reason: "a provider is known to the list of providers alone",
+		},
+		{
 			folder: qasight + "/humanrun", by: []string{qasight + "/cli/poolcmd"},
 			reason: "a provider's commands are run by what a person types under \"qasight pool\", and by nothing else",
 		},
@@ -289,7 +302,7 @@ var rules = table{
 
 	doors: []door{
 		{
-			imports: []string{"os/exec"}, in: []string{"internal/platform/proc", contract + "/local/...", "hack/...", "internal/testkit/postgres", "internal/testkit/libvirthost"},
+			imports: []string{"os/exec"}, in: []string{"internal/platform/proc", contract + "/local/...", "hack/...", "internal/testkit/postgres", "internal/testkit/libvirthost", "internal/testkit/kubelet"},
 			reason: "every command that the system starts can be found; hack/ and the test kits are in no program",
 		},
 		{
@@ -319,6 +332,15 @@ var rules = table{
 		{
 			imports: []string{"github.com/kdomanski/iso9660/..."}, in: []string{contract + "/kvm/seed", "hack/kvm/tinyguest"},
 			reason: "one door per SDK",
+		},
+		{
+			imports: []string{"golang.org/x/crypto/bcrypt"}, in: []string{contract + "/kubernetes/...", "internal/testkit/kubelet"},
+			reason: "our own tokens are hashed otherwise; this is what squid's helper reads, and the test kit plays squid",
+		},
+		{
+			imports: []string{"k8s.io/client-go/kubernetes", "k8s.io/client-go/metadata"},
+			in:      []string{contract + "/kubernetes/...", testkit, "standalone/controlplane/..."},
+			reason:  "the operator speaks to its own cluster by controller-runtime; whoever else makes a clientset speaks to another one",
 		},
 		{
 			imports: []string{"github.com/danielgtaylor/huma/..."}, in: []string{"internal/desk/api"},

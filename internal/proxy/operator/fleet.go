@@ -31,6 +31,7 @@ import (
 // fleet is the operator's part that follows Proxies.
 type fleet struct {
 	installation string
+	secret       func(context.Context, provider.SecretRef) (provider.Secret, error)
 	registry     *registry.Registry
 	access       *deskkeys.Access
 	meter        *guard.Metrics
@@ -79,7 +80,9 @@ func (f *fleet) halt(log *slog.Logger) error {
 // metrics and trace see has its deadline and class already.
 func (f *fleet) build(e providers.Entry, o Options) (provider.Provider, error) {
 	made := func() (provider.Provider, error) {
-		return builtin.Build(e, builtin.Deps{StateDir: o.StateDir, LocalCommand: o.LocalCommand, Log: o.Log.With("provider", e.Name)})
+		return builtin.Build(e, builtin.Deps{
+			StateDir: o.StateDir, LocalCommand: o.LocalCommand, Secret: f.secret, Log: o.Log.With("provider", e.Name),
+		})
 	}
 	p, err := o.Build(e, made)
 	if err != nil {
@@ -101,7 +104,7 @@ func newFleet(ctx context.Context, mgr manager.Manager, o Options, desk *desk, m
 	if err != nil {
 		return nil, err
 	}
-	f := &fleet{installation: installation, halters: map[entry]halter{}}
+	f := &fleet{installation: installation, halters: map[entry]halter{}, secret: secretOf(mgr.GetAPIReader(), o.Namespace)}
 	if f.meter, err = guard.NewMetrics(metrics); err != nil {
 		return nil, err
 	}

@@ -41,12 +41,13 @@ import (
 	"fleetdesk/internal/proxy/operator"
 	"fleetdesk/internal/proxy/provider/local"
 	"fleetdesk/internal/testkit/kube"
+	"fleetdesk/internal/testkit/kubelet"
 )
 
 var cluster = kube.Shared(kube.Options{CRDs: crd.Bases})
 
-// TestMain also is a local proxy's main function: the provider "local" starts
-// this very binary.
+// TestMain also is a proxy's main function: the provider "local", and the
+// stand-in for a kubelet, start this very binary.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "local-proxy" {
 		if err := local.Serve(context.Background(), os.Args[2:], os.Stderr); err != nil {
@@ -55,6 +56,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	kubelet.Child(os.Args)
 	ctrl.SetLogger(obs.Logr(slog.New(slog.DiscardHandler)))
 	os.Exit(cluster.Run(database.Around(m)))
 }
@@ -408,7 +410,7 @@ func TestABrokenProviderBesideAGoodOne(t *testing.T) {
 	becomesReady(t, c, ns, "good")
 	for name, want := range map[string]string{
 		"bad":  `providers.yaml:7: unknown field "stateDirectory"`,
-		"odd":  `providers.yaml:8: provider "odd": unknown kind "teleport": known are [kvm local]`,
+		"odd":  `providers.yaml:8: provider "odd": unknown kind "teleport": known are [kubernetes kvm local]`,
 		"none": `the providers config has no provider "none": it has bad, good, odd`,
 	} {
 		until(t, name+" saying what is wrong", func() string {
