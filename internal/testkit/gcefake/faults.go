@@ -282,4 +282,3 @@ func (s *Server) Groups(zone string) []compute.InstanceGroup {
 	}
 	return out
 }
-

@@ -3,6 +3,7 @@
 package builtin
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/proxy/config"
 	"fleetdesk/internal/proxy/provider"
+	"fleetdesk/internal/proxy/provider/gcp"
 	"fleetdesk/internal/proxy/provider/kvm"
 	"fleetdesk/internal/proxy/provider/local"
 )
@@ -22,11 +24,13 @@ type Deps struct {
 	// LocalCommand starts a local proxy: our own binary and its hidden
 	// subcommand.
 	LocalCommand []string
-	Log          *slog.Logger
+	// Secret reads a key of a Secret in the operator's own namespace.
+	Secret func(ctx context.Context, ref provider.SecretRef) (provider.Secret, error)
+	Log    *slog.Logger
 }
 
 // Kinds returns the kinds of provider that Build knows, sorted.
-func Kinds() []string { return []string{"kvm", "local"} }
+func Kinds() []string { return []string{"gcp", "kvm", "local"} }
 
 // localSection is the section `local` of the providers file.
 type localSection struct {
@@ -42,6 +46,19 @@ func Build(e config.Entry, d Deps) (provider.Provider, error) {
 		return nil, e.Err
 	}
 	switch e.Kind {
+	case "gcp":
+		var s gcp.Section
+		if err := e.Decode(&s); err != nil {
+			return nil, err
+		}
+		p, err := gcp.New(gcp.Options{Name: e.Name, Section: s, Secret: d.Secret, Log: d.Log})
+		if field, ok := errors.AsType[*gcp.FieldError](err); ok {
+			return nil, fault.Errorf(fault.Invalid, "%s:%d: %w", e.File(), e.LineOf(field.Path...), err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return p, nil
 	case "kvm":
 		var s kvm.Section
 		if err := e.Decode(&s); err != nil {

@@ -222,7 +222,11 @@ func list[T any](ctx context.Context, a *api, page func(ctx context.Context, tok
 
 func (a *api) listInstances(ctx context.Context, zone, filter string) ([]*compute.Instance, error) {
 	return list(ctx, a, func(ctx context.Context, token string) ([]*compute.Instance, string, string, error) {
-		l, err := a.service.Instances.List(a.project, zone).Filter(filter).MaxResults(pageSize).PageToken(token).Context(ctx).Do()
+		call := a.service.Instances.List(a.project, zone).Filter(filter).MaxResults(pageSize).Context(ctx)
+		if token != "" {
+			call.PageToken(token)
+		}
+		l, err := call.Do()
 		if err != nil {
 			return nil, "", "", err
 		}
@@ -236,7 +240,11 @@ func (a *api) listInstances(ctx context.Context, zone, filter string) ([]*comput
 
 func (a *api) listDisks(ctx context.Context, zone, filter string) ([]*compute.Disk, error) {
 	return list(ctx, a, func(ctx context.Context, token string) ([]*compute.Disk, string, string, error) {
-		l, err := a.service.Disks.List(a.project, zone).Filter(filter).MaxResults(pageSize).PageToken(token).Context(ctx).Do()
+		call := a.service.Disks.List(a.project, zone).Filter(filter).MaxResults(pageSize).Context(ctx)
+		if token != "" {
+			call.PageToken(token)
+		}
+		l, err := call.Do()
 		if err != nil {
 			return nil, "", "", err
 		}
@@ -250,7 +258,11 @@ func (a *api) listDisks(ctx context.Context, zone, filter string) ([]*compute.Di
 
 func (a *api) listGroups(ctx context.Context, zone, filter string) ([]*compute.InstanceGroup, error) {
 	return list(ctx, a, func(ctx context.Context, token string) ([]*compute.InstanceGroup, string, string, error) {
-		l, err := a.service.InstanceGroups.List(a.project, zone).Filter(filter).MaxResults(pageSize).PageToken(token).Context(ctx).Do()
+		call := a.service.InstanceGroups.List(a.project, zone).Filter(filter).MaxResults(pageSize).Context(ctx)
+		if token != "" {
+			call.PageToken(token)
+		}
+		l, err := call.Do()
 		if err != nil {
 			return nil, "", "", err
 		}
@@ -264,7 +276,11 @@ func (a *api) listGroups(ctx context.Context, zone, filter string) ([]*compute.I
 
 func (a *api) listOperations(ctx context.Context, zone, filter string) ([]*compute.Operation, error) {
 	return list(ctx, a, func(ctx context.Context, token string) ([]*compute.Operation, string, string, error) {
-		l, err := a.service.ZoneOperations.List(a.project, zone).Filter(filter).MaxResults(pageSize).PageToken(token).Context(ctx).Do()
+		call := a.service.ZoneOperations.List(a.project, zone).Filter(filter).MaxResults(pageSize).Context(ctx)
+		if token != "" {
+			call.PageToken(token)
+		}
+		l, err := call.Do()
 		if err != nil {
 			return nil, "", "", err
 		}

@@ -150,7 +150,7 @@ func (s *signer) sourceOf(ctx context.Context, refused string) (*reuse, error) {
 		return nil, fmt.Errorf("credentials: key %s of Secret %s cannot be read: %w", s.ref.Key, s.ref.Name, err)
 	}
 	if sum := sha256.Sum256(data); s.source == nil || sum != s.sum {
-		source, err := fromKey(data)
+		source, err := fromKey(data, s.base)
 		if err != nil {
 			return nil, fmt.Errorf("credentials: key %s of Secret %s: %w", s.ref.Key, s.ref.Name, err)
 		}
@@ -169,7 +169,7 @@ func (s *signer) refusal(err error) error {
 	var r *oauth2.RetrieveError
 	if !errors.As(err, &r) {
 		if fault.Classed(err) {
-			return fmt.Errorf("credentials: %w", err)
+			return fmt.Errorf("credentials: %s: %w", where, err)
 		}
 		return fault.Errorf(fault.Unavailable, "credentials: no token for %s: %w", where, err)
 	}
@@ -186,7 +186,7 @@ func (s *signer) refusal(err error) error {
 
 // fromKey reads a service account's key. Other kinds of credentials name
 // addresses and programs to be asked for tokens, and nobody has looked at them.
-func fromKey(data provider.Secret) (*reuse, error) {
+func fromKey(data provider.Secret, base http.RoundTripper) (*reuse, error) {
 	var kind struct {
 		Type  string `json:"type"`
 		Token string `json:"token_uri"`
@@ -204,7 +204,7 @@ func fromKey(data provider.Secret) (*reuse, error) {
 	if err != nil {
 		return nil, fault.New(fault.Permanent, "it is no whole key file of a service account: put it there as it was downloaded")
 	}
-	ctx := context.WithValue(context.Background(), oauth2.HTTPClient, &http.Client{Timeout: tokenLimit})
+	ctx := context.WithValue(context.Background(), oauth2.HTTPClient, &http.Client{Timeout: tokenLimit, Transport: base})
 	// The library reads the private key only when it signs.
 	return &reuse{source: unsigned{conf.TokenSource(ctx)}}, nil
 }

@@ -45,12 +45,27 @@ func (p *Provider) Create(ctx context.Context, spec provider.Spec) (provider.Ins
 		// Get may say that a machine is not there.
 		err = fault.Wrap(fault.Transient, err)
 	}
-	return in, p.named(ctx, z.name, err)
+	return in, p.named(ctx, z.name, discreet(err, spec.UserData))
+}
+
+// discreet hides the text of an error that quotes user-data: the API repeats
+// what it does not like.
+func discreet(err error, data provider.Secret) error {
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	for _, part := range strings.Split(string(data), "\n") {
+		if part = strings.TrimSpace(part); len(part) >= 8 && strings.Contains(text, part) {
+			return fault.New(fault.Of(err), "the API refuses the instance, and its words quote cloudInit, so that they are not shown here: look at the instance's operations in the project")
+		}
+	}
+	return err
 }
 
 func (p *Provider) create(ctx context.Context, z *zone, pl plan) (provider.Instance, error) {
 	making := provider.Instance{ID: p.id(z, pl.name), Owner: pl.spec.Owner, Host: z.name, State: provider.Provisioning, Port: pl.port}
-	taken := false
+	taken, cleared := false, false
 	for range rounds {
 		f, over, failure, err := p.landing(ctx, z, pl.name)
 		switch {
@@ -63,11 +78,14 @@ func (p *Provider) create(ctx context.Context, z *zone, pl plan) (provider.Insta
 			making.Message = "Compute Engine is at it (" + f.kind + ")"
 			return making, nil
 		}
-		if failure != nil && f.kind != deleting {
-			if codeOf(failure) != codeExists {
-				return provider.Instance{}, p.refuse(z, p.explain(pl, failure))
-			}
+		switch {
+		case failure == nil, f.kind == deleting:
+		case codeOf(failure) == codeExists:
 			taken = true // an instance that somebody else made, or a disk
+		case f.kind == inserting:
+			return provider.Instance{}, p.refuse(z, p.explain(pl, failure))
+		case fault.Of(failure) != fault.NotFound:
+			return provider.Instance{}, p.refuse(z, fmt.Errorf("starting %s: %w", pl.name, failure))
 		}
 		vm, err := p.api.getInstance(ctx, z.name, pl.name)
 		if fault.Of(err) != fault.NotFound {
@@ -81,12 +99,15 @@ func (p *Provider) create(ctx context.Context, z *zone, pl plan) (provider.Insta
 			continue
 		}
 		if taken {
+			if cleared {
+				return provider.Instance{}, fault.Errorf(fault.Permanent, "there is a disk %s that is not this Proxy's, or that something uses: rename or remove it there", pl.name)
+			}
 			wait, err := p.clearDisk(ctx, z, pl.spec.Owner, "gcp: remove old disk")
 			if err != nil || wait {
 				making.Message = "clearing away a disk that was left"
 				return making, err
 			}
-			taken = false
+			taken, cleared = false, true
 		}
 		if err := provider.Step(ctx, "gcp: insert"); err != nil {
 			return provider.Instance{}, err
@@ -221,8 +242,6 @@ func (p *Provider) explain(pl plan, err error) error {
 		return fault.Errorf(fault.Permanent, "gcp.subnetwork %q: %w", p.conf.Subnetwork, err)
 	case has("networkInterfaces", "/networks/"):
 		return fault.Errorf(fault.Permanent, "gcp.network %q: %w", p.conf.Network, err)
-	case has("Unknown zone"):
-		return fault.Errorf(fault.Permanent, "gcp.zones: %w: check the zone's name", err)
 	case class == fault.NotFound:
 		return fault.Errorf(fault.Permanent, "project %s: %w: check gcp.project", p.conf.Project, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 
 	compute "google.golang.org/api/compute/v1"
@@ -61,6 +62,9 @@ func classed(ctx context.Context, project string, err error) error {
 	}
 	e, reason := reasonOf(err)
 	if e == nil {
+		if u, ok := errors.AsType[*url.Error](err); ok {
+			err = u.Err // the rest is the call's own address
+		}
 		switch {
 		case fault.Classed(err):
 			return err
@@ -85,6 +89,8 @@ func classed(ctx context.Context, project string, err error) error {
 		return &apiError{fault.Permanent, "forbidden", fmt.Sprintf("the operator's service account may not do this: %s: grant the permissions of docs/gcp-provider.md", said)}
 	case e.Code == http.StatusNotFound, e.Code == http.StatusGone:
 		return &apiError{fault.NotFound, reason, said}
+	case strings.Contains(e.Message, "Unknown zone"):
+		return &apiError{fault.Permanent, reason, said + ": check gcp.zones"}
 	case reason == reasonInUse, e.Code == http.StatusConflict:
 		return &apiError{fault.Conflict, reason, said}
 	case reason == reasonNotReady:

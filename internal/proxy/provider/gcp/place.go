@@ -136,7 +136,10 @@ func (p *Provider) refuse(z *zone, err error) error {
 		p.mu.Lock()
 		p.full[region(z.name)] = p.now().Add(fullFor)
 		p.mu.Unlock()
-		return fault.Errorf(fault.Quota, "a quota is used up: %w: delete machines, ask for a higher quota, or add a zone of another region", err)
+		if codeOf(err) == reasonQuota {
+			return fmt.Errorf("%w, or add a zone of another region", err)
+		}
+		return fault.Errorf(fault.Quota, "a quota of region %s is used up: %w: delete machines, ask for a higher quota, or add a zone of another region", region(z.name), err)
 	}
 	return err
 }

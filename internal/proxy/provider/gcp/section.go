@@ -117,24 +117,29 @@ const (
 
 // usualTypes are what resources lead to where the section names no types.
 var usualTypes = []MachineType{
-	{"e2-micro", 250, 1 << 10}, {"e2-small", 500, 2 << 10}, {"e2-medium", 1000, 4 << 10},
-	{"e2-standard-2", 2000, 8 << 10}, {"e2-standard-4", 4000, 16 << 10}, {"e2-standard-8", 8000, 32 << 10},
-	{"e2-standard-16", 16000, 64 << 10}, {"e2-standard-32", 32000, 128 << 10},
+	{"e2-micro", 250, 1 << 10},
+	{"e2-small", 500, 2 << 10},
+	{"e2-medium", 1000, 4 << 10},
+	{"e2-standard-2", 2000, 8 << 10},
+	{"e2-standard-4", 4000, 16 << 10},
+	{"e2-standard-8", 8000, 32 << 10},
+	{"e2-standard-16", 16000, 64 << 10},
+	{"e2-standard-32", 32000, 128 << 10},
 }
 
 var (
 	projectForm = regexp.MustCompile(`^([a-z0-9.-]{1,63}:)?[a-z]([-a-z0-9]{4,28}[a-z0-9])$`)
 	// zoneForm also bounds what a region may be: a zone without its last part.
-	zoneForm  = regexp.MustCompile(`^[a-z]+(-[a-z0-9]+)+-[a-z]$`)
-	plainForm = regexp.MustCompile(`^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$`)
-	labelKey  = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,62}$`)
-	labelForm = regexp.MustCompile(`^[a-z0-9_-]{0,63}$`)
-	imageForm = regexp.MustCompile(`^projects/(?:[a-z0-9.-]{1,63}:)?[a-z][-a-z0-9]{4,62}/global/images/(family/)?[a-z]([-a-z0-9]{0,61}[a-z0-9])?$`)
-	keyForm   = regexp.MustCompile(`^[A-Za-z0-9_]([-A-Za-z0-9_.@:+]{0,62})$`)
+	zoneForm    = regexp.MustCompile(`^[a-z]+(-[a-z0-9]+)+-[a-z]$`)
+	plainForm   = regexp.MustCompile(`^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$`)
+	labelKey    = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,62}$`)
+	labelForm   = regexp.MustCompile(`^[a-z0-9_-]{0,63}$`)
+	imageForm   = regexp.MustCompile(`^projects/(?:[a-z0-9.-]{1,63}:)?[a-z][-a-z0-9]{4,62}/global/images/(family/)?[a-z]([-a-z0-9]{0,61}[a-z0-9])?$`)
+	keyForm     = regexp.MustCompile(`^[A-Za-z0-9_]([-A-Za-z0-9_.@:+]{0,62})$`)
 	networkForm = regexp.MustCompile(`^(projects/[-a-z0-9.:]{1,100}/)?global/networks/[a-z]([-a-z0-9]{0,61}[a-z0-9])?$`)
 	subnetForm  = regexp.MustCompile(`^(projects/[-a-z0-9.:]{1,100}/)?regions/[a-z0-9-]{1,40}/subnetworks/[a-z]([-a-z0-9]{0,61}[a-z0-9])?$`)
-	mailForm  = regexp.MustCompile(`^[^@\s'"]{1,100}@[A-Za-z0-9.-]{1,150}$`)
-	scopeForm = regexp.MustCompile(`^https://www\.googleapis\.com/auth/[a-z0-9._-]{1,100}$`)
+	mailForm    = regexp.MustCompile(`^[^@\s'"]{1,100}@[A-Za-z0-9.-]{1,150}$`)
+	scopeForm   = regexp.MustCompile(`^https://www\.googleapis\.com/auth/[a-z0-9._-]{1,100}$`)
 	// secretForm is what Kubernetes lets a Secret and a key in it be called.
 	secretForm = regexp.MustCompile(`^[-A-Za-z0-9._]{1,253}$`)
 )
