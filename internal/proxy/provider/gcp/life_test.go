@@ -86,6 +86,7 @@ func TestStatuses(t *testing.T) {
 			t.Errorf("%s: listed as %+v, %v; want %s", status, rows, err, want)
 		}
 	}
+	_ = w.SetStatus(zone, gcp.NameOf(s.Owner), "TERMINATED")
 	down(t, p, refOf(s))
 }
 

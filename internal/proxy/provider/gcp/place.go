@@ -147,18 +147,29 @@ func (p *Provider) refuse(z *zone, err error) error {
 // surveyed returns why the zone can take no instance: it does not answer, is
 // down, or its region has no quota left.
 func (p *Provider) surveyed(ctx context.Context, z *zone, wished bool) error {
-	z.mu.Lock()
-	last := z.survey
-	z.mu.Unlock()
-	if p.now().Sub(last.at) < surveyAge && (last.err == nil || !wished) {
-		return last.err
+	known := func() (error, bool) {
+		z.mu.Lock()
+		defer z.mu.Unlock()
+		return z.survey.err, p.now().Sub(z.survey.at) < surveyAge && (z.survey.err == nil || !wished)
+	}
+	if err, ok := known(); ok {
+		return err
 	}
 	if !wished {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, surveyLimit)
 		defer cancel()
 	}
-	err := p.look(ctx, z)
+	// One asks, and the others take over what it heard.
+	unlock, err := p.working.lock(ctx, "survey of "+z.name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err, ok := known(); ok {
+		return err
+	}
+	err = p.look(ctx, z)
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	if err == nil || fault.Of(err) == fault.Timeout {
