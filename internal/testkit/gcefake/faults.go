@@ -2,7 +2,7 @@ package gcefake
 
 import (
 	"maps"
-	"time"
+	"sync"
 
 	"golang.org/x/time/rate"
 	compute "google.golang.org/api/compute/v1"
@@ -22,8 +22,8 @@ type faults struct {
 	next   map[string]*googleapi.Error
 	inside map[string]*failure
 	lost   map[string]int
-	// held is another delay of operations' stages.
-	held time.Duration
+	// frozen keeps operations PENDING until it is closed.
+	frozen chan struct{}
 	// stale are what lists of instances in a zone show, whatever is there, and
 	// warned are zones whose lists say that they are not whole.
 	stale  map[string][]*compute.Instance
@@ -120,9 +120,17 @@ func (s *Server) LoseAnswers(method string, n int) {
 	s.set(func() { s.faults.lost[method] = n }, nil)
 }
 
-// Hold gives operations that begin now another delay, until mend.
-func (s *Server) Hold(delay time.Duration) (mend func()) {
-	return s.set(func() { s.faults.held = delay }, func() { s.faults.held = 0 })
+// Freeze has operations that begin now stay PENDING, until thaw.
+func (s *Server) Freeze() (thaw func()) {
+	c := make(chan struct{})
+	var once sync.Once
+	s.set(func() { s.faults.frozen = c }, nil)
+	return func() {
+		once.Do(func() {
+			s.set(func() { s.faults.frozen = nil }, nil)
+			close(c)
+		})
+	}
 }
 
 // StaleLists has lists of a zone's instances show what is there now, whatever

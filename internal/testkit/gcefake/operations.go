@@ -50,12 +50,9 @@ func (s *Server) begin(r *http.Request, kind, target string, targetID uint64, be
 	if fail != nil {
 		delete(s.faults.inside, kind)
 	}
-	delay := s.o.Delay
-	if held := s.faults.held; held > 0 {
-		delay = held
-	}
+	frozen := s.faults.frozen
 	s.work.Go(func() {
-		if !s.pause(delay) {
+		if !s.thawed(frozen) || !s.pause(s.o.Delay) {
 			return
 		}
 		s.mu.Lock()
@@ -64,7 +61,7 @@ func (s *Server) begin(r *http.Request, kind, target string, targetID uint64, be
 			begin()
 		}
 		s.mu.Unlock()
-		if !s.pause(delay) {
+		if !s.pause(s.o.Delay) {
 			return
 		}
 		s.mu.Lock()
@@ -82,6 +79,18 @@ func (s *Server) begin(r *http.Request, kind, target string, targetID uint64, be
 	})
 	op := o.op
 	return &op, nil
+}
+
+func (s *Server) thawed(frozen chan struct{}) bool {
+	if frozen == nil {
+		return true
+	}
+	select {
+	case <-frozen:
+		return true
+	case <-s.done:
+		return false
+	}
 }
 
 func (s *Server) pause(d time.Duration) bool {

@@ -64,7 +64,7 @@ func (s *Server) start(m *machine) (*running, error) {
 // spawn starts the command with the sockets. It ends when its standard input
 // does, so that it cannot outlive the test.
 func spawn(command []string, lns []*net.TCPListener, leave string) (*running, error) {
-	cmd := exec.Command(command[0], append(command[1:len(command):len(command)], leave, strconv.Itoa(len(lns)))...) //nolint:noctx // it ends with its standard input
+	cmd := exec.Command(command[0], append(command[1:len(command):len(command)], leave, strconv.Itoa(len(lns)))...)
 	cmd.Env = []string{}
 	for _, ln := range lns {
 		f, err := ln.File()

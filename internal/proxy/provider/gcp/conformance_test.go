@@ -10,11 +10,13 @@ import (
 
 	"fleetdesk/internal/proxy/provider"
 	"fleetdesk/internal/proxy/provider/gcp"
+	"fleetdesk/internal/proxy/provider/guard"
 	"fleetdesk/internal/proxy/provider/providertest"
 	"fleetdesk/internal/testkit/gcefake"
 )
 
-// The suite over a project whose instances are processes, with pages of three.
+// The suite over a project whose instances are processes, with pages of three;
+// decorated as the operator does it.
 func TestConformance(t *testing.T) {
 	w := newWorld(t, true, gcefake.Options{PageSize: 3, Delay: time.Millisecond})
 	w.limit = 2 * time.Second
@@ -24,7 +26,7 @@ func TestConformance(t *testing.T) {
 	for i := 1; i <= 8; i++ {
 		absent[fmt.Sprintf("P-WAT-%d", i)] = silent
 	}
-	providertest.Run(t, b.harness(w.open(t), absent))
+	providertest.Run(t, b.harness(guard.Deadline(w.open(t), guard.DeadlineOptions{Name: "cloud"}), absent))
 }
 
 type backEnd struct{ *world }

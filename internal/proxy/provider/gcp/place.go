@@ -49,6 +49,9 @@ func (p *Provider) Place(ctx context.Context, spec provider.Spec) (string, error
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
+	if spec.Host != "" && spec.Zone != "" && spec.Host != spec.Zone {
+		return "", fault.Errorf(fault.Invalid, "placement.zone %q and placement.host %q: for a gcp provider both are the zone; leave one out", short(spec.Zone), short(spec.Host))
+	}
 	wish := cmp.Or(spec.Host, spec.Zone)
 	zones := p.all()
 	if wish != "" {
@@ -193,10 +196,11 @@ func (p *Provider) look(ctx context.Context, z *zone) error {
 		return errZone
 	case here.Status == "DOWN":
 		return fault.Errorf(fault.Unavailable, "Compute Engine says that it is down")
-	case errRegion != nil:
-		return nil // what there is of quota is told by the attempt then
+	case errRegion == nil:
+		return p.room(around)
 	}
-	return p.room(around)
+	// Without a look at the quota the attempt tells.
+	return nil
 }
 
 // room returns Quota when the region's quota for one more machine is used up.
@@ -240,8 +244,6 @@ func (p *Provider) validate(spec provider.Spec) (plan, error) {
 	pl.name = nameOf(spec.Owner)
 	r := spec.Resources
 	switch {
-	case spec.Host != "" && spec.Zone != "" && spec.Host != spec.Zone:
-		return pl, fault.Errorf(fault.Invalid, "placement.zone %q and placement.host %q: for a gcp provider both are the zone; leave one out", short(spec.Zone), short(spec.Host))
 	case len(spec.NodeSelector) > 0:
 		return pl, fault.New(fault.Invalid, "placement.nodeSelector: a gcp provider has zones and no nodes; use placement.zone")
 	case pl.port < 1 || pl.port > 65535:

@@ -66,7 +66,7 @@ func newWorld(t *testing.T, processes bool, o gcefake.Options) *world {
 func (w *world) open(t providertest.T) *gcp.Provider {
 	t.Helper()
 	p, err := gcp.New(gcp.Options{
-		Name: "cloud", Section: w.section, StepLimit: w.limit, Secret: w.read, OperationWait: time.Second,
+		Name: "cloud", Section: w.section, StepLimit: w.limit, Secret: w.read, OperationWait: 200 * time.Millisecond,
 		Clock: func() time.Time { w.mu.Lock(); defer w.mu.Unlock(); return time.Now().Add(w.ahead) },
 		Log:   slog.New(slog.NewTextHandler(&w.logged, &slog.HandlerOptions{Level: slog.LevelDebug - 4})),
 	})

@@ -165,7 +165,7 @@ func TestQuota(t *testing.T) {
 // Quota: the reconciler would take the zone for full.
 func TestRateLimit(t *testing.T) {
 	w := newWorld(t, false, gcefake.Options{})
-	w.limit = 5 * time.Second
+	w.limit = 3 * time.Second
 	p := w.open(t)
 	for _, status := range []int{403, 429} {
 		before := p.Retries()
