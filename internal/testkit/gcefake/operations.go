@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"strings"
 	"time"
 
 	compute "google.golang.org/api/compute/v1"
@@ -18,6 +19,21 @@ type operation struct {
 
 // failure is an error inside an operation.
 type failure struct{ code, message string }
+
+// status is the HTTP status that an operation shows for its error.
+func (f *failure) status() (int64, string) {
+	switch {
+	case strings.HasPrefix(f.code, "ZONE_RESOURCE_POOL_EXHAUSTED"):
+		return http.StatusServiceUnavailable, "SERVICE UNAVAILABLE"
+	case f.code == "QUOTA_EXCEEDED":
+		return http.StatusForbidden, "FORBIDDEN"
+	case f.code == "RESOURCE_ALREADY_EXISTS":
+		return http.StatusConflict, "CONFLICT"
+	case f.code == "INTERNAL_ERROR":
+		return http.StatusInternalServerError, "INTERNAL ERROR"
+	}
+	return http.StatusBadRequest, "BAD REQUEST"
+}
 
 var uuidForm = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 
@@ -72,7 +88,7 @@ func (s *Server) begin(r *http.Request, kind, target string, targetID uint64, be
 		}
 		o.op.Status, o.op.Progress, o.op.EndTime = "DONE", 100, stamp()
 		if f != nil {
-			o.op.HttpErrorStatusCode, o.op.HttpErrorMessage = http.StatusBadRequest, "BAD REQUEST"
+			o.op.HttpErrorStatusCode, o.op.HttpErrorMessage = f.status()
 			o.op.Error = &compute.OperationError{Errors: []*compute.OperationErrorErrors{{Code: f.code, Message: f.message}}}
 		}
 		close(o.done)

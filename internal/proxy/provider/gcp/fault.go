@@ -24,7 +24,7 @@ const (
 	reasonNotReady = "resourceNotReady"
 	reasonInUse    = "resourceInUseByAnotherResource"
 
-	codeExhausted = "ZONE_RESOURCE_POOL_EXHAUSTED"
+	codeExhausted = "RESOURCE_POOL_EXHAUSTED"
 	codeQuota     = "QUOTA_EXCEEDED"
 	codeExists    = "RESOURCE_ALREADY_EXISTS"
 	codeMissing   = "RESOURCE_NOT_FOUND"
@@ -95,6 +95,8 @@ func classed(ctx context.Context, project string, err error) error {
 		return &apiError{fault.Conflict, reason, said}
 	case reason == reasonNotReady:
 		return &apiError{fault.Transient, reason, said}
+	case exhaustion(e.Message):
+		return &apiError{fault.Quota, codeExhausted, said}
 	case e.Code >= 500, e.Code == http.StatusRequestTimeout:
 		return &apiError{fault.Unavailable, reason, fmt.Sprintf("the Compute Engine API cannot answer now (status %d): %s", e.Code, said)}
 	}
@@ -125,7 +127,7 @@ func failed(op *compute.Operation) error {
 	text := fmt.Sprintf("%s: %s", line(e.Code), words(e.Message))
 	class := fault.Permanent
 	switch {
-	case strings.HasPrefix(e.Code, codeExhausted), strings.Contains(e.Code, "STOCKOUT"), strings.HasPrefix(e.Code, codeQuota):
+	case exhaustion(e.Code), strings.HasPrefix(e.Code, codeQuota):
 		class = fault.Quota
 	case e.Code == codeExists:
 		class = fault.Conflict
@@ -146,9 +148,12 @@ func codeOf(err error) string {
 }
 
 // isExhausted reports whether the zone has no machine of that kind now.
-func isExhausted(err error) bool {
-	code := codeOf(err)
-	return strings.HasPrefix(code, codeExhausted) || strings.Contains(code, "STOCKOUT")
+func isExhausted(err error) bool { return exhaustion(codeOf(err)) }
+
+// exhaustion reports whether a code says so. It comes with and without details,
+// for a zone and for a region.
+func exhaustion(code string) bool {
+	return strings.Contains(code, codeExhausted) || strings.Contains(code, "STOCKOUT")
 }
 
 // words is what the API said, without what it quotes of metadata: user-data are
