@@ -2,6 +2,7 @@ package gcefake
 
 import (
 	"maps"
+	"net/http"
 	"sync"
 
 	"golang.org/x/time/rate"
@@ -15,8 +16,10 @@ type faults struct {
 	mute      map[string]chan struct{}
 	exhausted map[string]bool
 	denied    map[string]bool
-	disabled  bool
-	limit     *rate.Limiter
+	// granted are the permissions there are; nil for all.
+	granted  map[string]bool
+	disabled bool
+	limit    *rate.Limiter
 	// next are answers to the next call of a method, inside what the next
 	// operation of a kind ends with, lost how many answers of a method get lost.
 	next   map[string]*googleapi.Error
@@ -95,6 +98,25 @@ func (s *Server) Limit(perSecond float64, burst int) (mend func()) {
 // Deny takes a permission away.
 func (s *Server) Deny(permission string) (mend func()) {
 	return s.set(func() { s.faults.denied[permission] = true }, func() { delete(s.faults.denied, permission) })
+}
+
+// Grant leaves those permissions and no others.
+func (s *Server) Grant(permissions ...string) {
+	granted := map[string]bool{}
+	for _, p := range permissions {
+		granted[p] = true
+	}
+	s.set(func() { s.faults.granted = granted }, nil)
+}
+
+// forbidden is the refusal of a call without a permission; nil with it.
+func (s *Server) forbidden(permissions ...string) *googleapi.Error {
+	for _, p := range permissions {
+		if s.faults.denied[p] || s.faults.granted != nil && !s.faults.granted[p] {
+			return problem(http.StatusForbidden, "forbidden", "Required '%s' permission for 'projects/%s'", p, s.o.Project)
+		}
+	}
+	return nil
 }
 
 // DisableAPI is a project in which the Compute Engine API is not enabled.

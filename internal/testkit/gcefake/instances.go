@@ -128,6 +128,25 @@ func (s *Server) check(zone string, in *compute.Instance) *googleapi.Error {
 	return nil
 }
 
+// needs are the permissions that making an instance takes beside its own.
+func needs(in *compute.Instance) []string {
+	out := []string{"compute.disks.create", "compute.subnetworks.use"}
+	add := func(is bool, permission string) {
+		if is {
+			out = append(out, permission)
+		}
+	}
+	add(len(in.Labels) > 0, "compute.instances.setLabels")
+	add(len(in.Disks[0].InitializeParams.Labels) > 0, "compute.disks.setLabels")
+	add(in.Metadata != nil, "compute.instances.setMetadata")
+	add(in.Tags != nil, "compute.instances.setTags")
+	add(len(in.ServiceAccounts) > 0, "compute.instances.setServiceAccount")
+	add(len(in.ServiceAccounts) > 0, "iam.serviceAccounts.actAs")
+	add(len(in.NetworkInterfaces[0].AccessConfigs) > 0, "compute.subnetworks.useExternalIp")
+	add(!strings.HasPrefix(in.Disks[0].InitializeParams.SourceImage, "projects/debian-cloud/"), "compute.images.useReadOnly")
+	return out
+}
+
 func insertInstance(s *Server, r *http.Request, z *zone) (any, *googleapi.Error) {
 	var in compute.Instance
 	if p := decode(r, &in); p != nil {
@@ -139,6 +158,9 @@ func insertInstance(s *Server, r *http.Request, z *zone) (any, *googleapi.Error)
 		return &out, nil
 	}
 	if p := s.check(at, &in); p != nil {
+		return nil, p
+	}
+	if p := s.forbidden(needs(&in)...); p != nil {
 		return nil, p
 	}
 	target := s.link(at, "instances", name)

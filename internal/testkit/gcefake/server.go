@@ -263,8 +263,8 @@ func (s *Server) admit(rt route, r *http.Request) *googleapi.Error {
 	if s.faults.disabled {
 		return problem(http.StatusForbidden, "accessNotConfigured", "Compute Engine API has not been used in project %s before or it is disabled. Enable it by visiting https://console.developers.google.com/apis/api/compute.googleapis.com/overview?project=%s then retry.", s.o.Project, s.o.Project)
 	}
-	if s.faults.denied[rt.permission] {
-		return problem(http.StatusForbidden, "forbidden", "Required '%s' permission for 'projects/%s'", rt.permission, s.o.Project)
+	if p := s.forbidden(rt.permission); p != nil {
+		return p
 	}
 	if l := s.faults.limit; l != nil && !l.Allow() {
 		s.refused++

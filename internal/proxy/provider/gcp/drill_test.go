@@ -74,8 +74,13 @@ func TestDrillCreates(t *testing.T) {
 	for _, k := range w.Calls() {
 		requests += k
 	}
-	t.Logf("DRILL gcp: %d instances at once, %.0f calls/s allowed: %s, %d API calls (%d refused by the rate, %d of them sent again), %d calls of Create, %d of them again: %v",
-		n, *quota, took.Round(10*time.Millisecond), requests, w.Refused(), tame.Retries()+wild.Retries(), calls, calls-n, refused)
+	for name, value := range map[string]any{
+		"instances": n, "quota_per_s": *quota, "seconds": fmt.Sprintf("%.1f", took.Seconds()),
+		"api_calls": requests, "api_calls_refused_by_rate": w.Refused(), "api_calls_sent_again": tame.Retries() + wild.Retries(),
+		"create_calls": calls, "create_calls_refused": fmt.Sprint(refused),
+	} {
+		t.Logf("DRILL gcp.%s %v", name, value)
+	}
 	mend()
 	var names, addresses []string
 	for _, zone := range w.Zones() {

@@ -26,7 +26,7 @@ func settled(t *testing.T, p *gcp.Provider, s provider.Spec) (provider.Instance,
 		tried = append(tried, zone)
 		at := s
 		at.Host = zone
-		for {
+		for range 1000 {
 			in, err := p.Create(t.Context(), at)
 			if fault.Of(err) == fault.Quota {
 				if _, err := p.Get(t.Context(), refOf(at)); fault.Of(err) != fault.NotFound {
