@@ -37,12 +37,13 @@ type api struct {
 	service *compute.Service
 	project string
 	limiter *rate.Limiter
+	signer  *signer
 	// retries counts calls that were sent again.
 	retries atomic.Int64
 }
 
-func newAPI(conf Section, transport http.RoundTripper) (*api, error) {
-	opts := []option.ClientOption{option.WithHTTPClient(&http.Client{Transport: transport}), option.WithTelemetryDisabled()}
+func newAPI(conf Section, s *signer) (*api, error) {
+	opts := []option.ClientOption{option.WithHTTPClient(&http.Client{Transport: s}), option.WithTelemetryDisabled()}
 	if conf.Endpoint != "" {
 		opts = append(opts, option.WithEndpoint(conf.Endpoint))
 	}
@@ -52,7 +53,7 @@ func newAPI(conf Section, transport http.RoundTripper) (*api, error) {
 	}
 	service.UserAgent = "fleetdesk-proxy-operator"
 	burst := max(1, int(conf.RequestsPerSecond))
-	return &api{service: service, project: conf.Project, limiter: rate.NewLimiter(rate.Limit(conf.RequestsPerSecond), burst)}, nil
+	return &api{service: service, project: conf.Project, signer: s, limiter: rate.NewLimiter(rate.Limit(conf.RequestsPerSecond), burst)}, nil
 }
 
 // call sends one request, again while its rate is refused and time is left.
@@ -91,6 +92,11 @@ func once[T any](ctx context.Context, a *api, send func(ctx context.Context) (T,
 	}
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
+	// The client says only that time is over where a token did not come in time.
+	if _, err := a.signer.token(ctx, ""); err != nil {
+		var none T
+		return none, err
+	}
 	return send(ctx)
 }
 

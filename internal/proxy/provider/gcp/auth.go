@@ -99,8 +99,23 @@ func (s *signer) RoundTrip(req *http.Request) (*http.Response, error) {
 	return send(fresh)
 }
 
-// token returns a token other than the refused one, "" for any.
+// unusable is the error of a call that had no token to go with.
+type unusable struct{ err error }
+
+func (u *unusable) Error() string { return "credentials: " + u.err.Error() }
+func (u *unusable) Unwrap() error { return u.err }
+
+// token returns a token other than the refused one, "" for any. Its errors are
+// unusable.
 func (s *signer) token(ctx context.Context, refused string) (string, error) {
+	token, err := s.fetch(ctx, refused)
+	if err != nil {
+		return "", &unusable{err}
+	}
+	return token, nil
+}
+
+func (s *signer) fetch(ctx context.Context, refused string) (string, error) {
 	source, err := s.sourceOf(ctx, refused)
 	if err != nil {
 		return "", err
@@ -115,31 +130,54 @@ func (s *signer) token(ctx context.Context, refused string) (string, error) {
 		}
 		return r.Val.(*oauth2.Token).AccessToken, nil
 	case <-ctx.Done():
-		return "", ctx.Err()
+		return "", fmt.Errorf("no token of %s came in time: %w", s.where(), ctx.Err())
 	}
+}
+
+// where is what the credentials are, for texts.
+func (s *signer) where() string {
+	if s.ref.Name == "" {
+		return "the application default credentials"
+	}
+	return fmt.Sprintf("key %s of Secret %s", s.ref.Key, s.ref.Name)
 }
 
 // sourceOf returns what gives tokens now. A refused token makes it anew, unless
 // somebody else has done so.
 func (s *signer) sourceOf(ctx context.Context, refused string) (*reuse, error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if refused != "" && s.source != nil {
-		if s.source.Held() == refused {
-			s.source, s.read = nil, time.Time{}
+	if refused != "" && s.source != nil && s.source.Held() == refused {
+		s.source, s.read = nil, time.Time{}
+	}
+	if s.ref.Name == "" && s.source == nil {
+		s.source, s.read = &reuse{source: defaults{}}, s.now()
+	}
+	source, fresh := s.source, s.ref.Name == "" || s.now().Sub(s.read) < secretAge
+	s.mu.Unlock()
+	if source != nil && fresh {
+		return source, nil
+	}
+	// As for tokens: whoever waits goes by its own deadline.
+	got := s.flight.DoChan("secret", func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tokenLimit)
+		defer cancel()
+		return s.load(ctx)
+	})
+	select {
+	case r := <-got:
+		if r.Err != nil {
+			return nil, r.Err
 		}
+		return r.Val.(*reuse), nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%s cannot be read in time: %w", s.where(), ctx.Err())
 	}
-	if s.ref.Name == "" {
-		if s.source == nil {
-			s.source = &reuse{source: defaults{}}
-		}
-		return s.source, nil
-	}
-	if s.source != nil && s.now().Sub(s.read) < secretAge {
-		return s.source, nil
-	}
+}
+
+// load reads the Secret. The same key goes on with the tokens that it has.
+func (s *signer) load(ctx context.Context) (*reuse, error) {
 	if s.secret == nil {
-		return nil, fault.Errorf(fault.Permanent, "credentials.secretRef names Secret %s, and this operator has no Secrets to read", s.ref.Name)
+		return nil, fault.Errorf(fault.Permanent, "secretRef names Secret %s, and this operator has no Secrets to read", s.ref.Name)
 	}
 	data, err := s.secret(ctx, s.ref)
 	if err != nil {
@@ -147,12 +185,14 @@ func (s *signer) sourceOf(ctx context.Context, refused string) (*reuse, error) {
 		if c := fault.Of(err); c == fault.NotFound || c == fault.Conflict || !fault.Classed(err) && ctx.Err() == nil {
 			err = fault.Wrap(fault.Transient, err)
 		}
-		return nil, fmt.Errorf("credentials: key %s of Secret %s cannot be read: %w", s.ref.Key, s.ref.Name, err)
+		return nil, fmt.Errorf("%s cannot be read: %w", s.where(), err)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if sum := sha256.Sum256(data); s.source == nil || sum != s.sum {
 		source, err := fromKey(data, s.base)
 		if err != nil {
-			return nil, fmt.Errorf("credentials: key %s of Secret %s: %w", s.ref.Key, s.ref.Name, err)
+			return nil, fmt.Errorf("%s: %w", s.where(), err)
 		}
 		s.source, s.sum = source, sum
 	}
@@ -162,16 +202,13 @@ func (s *signer) sourceOf(ctx context.Context, refused string) (*reuse, error) {
 
 // refusal says why no token was given, without anything of the key.
 func (s *signer) refusal(err error) error {
-	where := "the application default credentials"
-	if s.ref.Name != "" {
-		where = fmt.Sprintf("key %s of Secret %s", s.ref.Key, s.ref.Name)
-	}
+	where := s.where()
 	var r *oauth2.RetrieveError
 	if !errors.As(err, &r) {
 		if fault.Classed(err) {
-			return fmt.Errorf("credentials: %s: %w", where, err)
+			return fmt.Errorf("%s: %w", where, err)
 		}
-		return fault.Errorf(fault.Unavailable, "credentials: no token for %s: %w", where, err)
+		return fault.Errorf(fault.Unavailable, "no token for %s: %w", where, err)
 	}
 	var said struct {
 		Error       string `json:"error"`
@@ -179,9 +216,9 @@ func (s *signer) refusal(err error) error {
 	}
 	_ = json.Unmarshal(r.Body, &said)
 	if r.Response != nil && r.Response.StatusCode >= 500 || r.Response != nil && r.Response.StatusCode == http.StatusTooManyRequests {
-		return fault.Errorf(fault.Unavailable, "credentials: the token endpoint cannot answer for %s now (status %d)", where, r.Response.StatusCode)
+		return fault.Errorf(fault.Unavailable, "the token endpoint cannot answer for %s now (status %d)", where, r.Response.StatusCode)
 	}
-	return fault.Errorf(fault.Permanent, "credentials: %s is refused (%s: %s): it was revoked, deleted or disabled; make a new key of the service account and put it there", where, line(said.Error), line(said.Description))
+	return fault.Errorf(fault.Permanent, "%s is refused (%s: %s): it was revoked, deleted or disabled; make a new key of the service account and put it there", where, line(said.Error), line(said.Description))
 }
 
 // fromKey reads a service account's key. Other kinds of credentials name

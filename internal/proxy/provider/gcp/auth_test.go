@@ -2,7 +2,9 @@ package gcp_test
 
 import (
 	"bytes"
+	"context"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -103,6 +105,40 @@ func TestRevokedInTheMiddleAndRotated(t *testing.T) {
 	if n := w.Calls()["token"] - fetched; n != 1 {
 		t.Errorf("%d tokens were fetched; want one", n)
 	}
+}
+
+// A Secret that is not answered holds a call up until its own deadline, and the
+// next ones no longer than that.
+func TestASecretThatHangs(t *testing.T) {
+	w := newWorld(t, false, gcefake.Options{})
+	hang := make(chan struct{})
+	p, err := gcp.New(gcp.Options{Name: "cloud", Section: w.section, Secret: func(ctx context.Context, ref provider.SecretRef) (provider.Secret, error) {
+		select {
+		case <-hang:
+			return w.read(ctx, ref)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	s := specOf("a", w.Zones()[0])
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			_, err := p.Get(ctx, refOf(s))
+			if fault.Of(err) != fault.Timeout || !strings.Contains(err.Error(), "gcp-key") {
+				t.Errorf("%s: %v; want Timeout and the Secret", fault.Of(err), err)
+			}
+		})
+	}
+	wg.Wait()
+	close(hang)
+	up(t, p, s)
 }
 
 // Tokens are fetched once for many calls, and again when they are refused.

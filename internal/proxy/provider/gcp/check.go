@@ -3,7 +3,6 @@ package gcp
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 
 	compute "google.golang.org/api/compute/v1"
@@ -132,7 +131,7 @@ func verdict(err error) string {
 		return ReasonForbidden
 	}
 	switch c := fault.Of(err); {
-	case strings.Contains(err.Error(), "credentials"):
+	case isUnusable(err):
 		return ReasonCredentials
 	case c == fault.NotFound:
 		return ReasonNotFound

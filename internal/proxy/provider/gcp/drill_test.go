@@ -74,12 +74,13 @@ func TestDrillCreates(t *testing.T) {
 	for _, k := range w.Calls() {
 		requests += k
 	}
-	for name, value := range map[string]any{
-		"instances": n, "quota_per_s": *quota, "seconds": fmt.Sprintf("%.1f", took.Seconds()),
-		"api_calls": requests, "api_calls_refused_by_rate": w.Refused(), "api_calls_sent_again": tame.Retries() + wild.Retries(),
-		"create_calls": calls, "create_calls_refused": fmt.Sprint(refused),
+	for _, line := range []string{
+		fmt.Sprint("instances ", n), fmt.Sprint("quota_per_s ", *quota), fmt.Sprintf("seconds %.1f", took.Seconds()),
+		fmt.Sprint("api_calls ", requests), fmt.Sprint("api_calls_refused_by_rate ", w.Refused()),
+		fmt.Sprint("api_calls_sent_again ", tame.Retries()+wild.Retries()),
+		fmt.Sprint("create_calls ", calls), fmt.Sprint("create_calls_refused ", refused),
 	} {
-		t.Logf("DRILL gcp.%s %v", name, value)
+		t.Logf("DRILL gcp.%s", line)
 	}
 	mend()
 	var names, addresses []string

@@ -10,6 +10,7 @@ var (
 	TagOf    = tagOf
 	StateOf  = stateOf
 	Trusted  = trusted
+	Read     = read
 )
 
 // Retries is how many calls were sent again since their rate was refused.

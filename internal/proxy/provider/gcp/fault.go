@@ -68,6 +68,8 @@ func classed(ctx context.Context, project string, err error) error {
 		switch {
 		case fault.Classed(err):
 			return err
+		case isUnusable(err):
+			return fault.Wrap(fault.Of(err), err)
 		case errors.Is(err, context.DeadlineExceeded):
 			return fault.Errorf(fault.Timeout, "no answer of the Compute Engine API in time: %w", err)
 		case ctx.Err() != nil:
@@ -80,7 +82,7 @@ func classed(ctx context.Context, project string, err error) error {
 	case limited(err):
 		return fault.Errorf(fault.Transient, "too many calls to the Compute Engine API for the project's rate: %s: lower gcp.requestsPerSecond, or ask for a higher limit", said)
 	case e.Code == http.StatusUnauthorized:
-		return fault.Errorf(fault.Permanent, "the API refuses the operator's credentials: %s: renew them", said)
+		return fault.Wrap(fault.Permanent, &unusable{fmt.Errorf("the API refuses them: %s: renew them", said)})
 	case e.Code == http.StatusForbidden && reason == reasonQuota:
 		return &apiError{fault.Quota, reason, fmt.Sprintf("a quota of project %s is used up: %s: delete machines, or ask for a higher quota", project, said)}
 	case e.Code == http.StatusForbidden && (reason == reasonDisabled || strings.Contains(e.Message, "SERVICE_DISABLED")):
@@ -101,6 +103,11 @@ func classed(ctx context.Context, project string, err error) error {
 		return &apiError{fault.Unavailable, reason, fmt.Sprintf("the Compute Engine API cannot answer now (status %d): %s", e.Code, said)}
 	}
 	return &apiError{fault.Permanent, reason, said}
+}
+
+func isUnusable(err error) bool {
+	_, ok := errors.AsType[*unusable](err)
+	return ok
 }
 
 // apiError is an error of the API with its own word for it.

@@ -69,6 +69,9 @@ const (
 	stepMargin = 2 * time.Second
 	// operationWait is the default of Options.OperationWait.
 	operationWait = 5 * time.Second
+	// pingAfter is how long nothing is heard on a connection before it is asked,
+	// and how long the answer may take.
+	pingAfter = 10 * time.Second
 	// maxFlights bounds the operations that are remembered; what is forgotten is
 	// found again by asking.
 	maxFlights = 10000
@@ -99,6 +102,9 @@ func New(o Options) (*Provider, error) {
 	if p.base == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
 		t.Proxy = nil // the environment's proxies are not for the operator's credentials
+		// All calls share one connection: one that is dead is noticed by this, and
+		// not by each call's own deadline until TCP gives up.
+		t.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingAfter}
 		p.base = t
 	}
 	for _, name := range conf.Zones {
@@ -244,7 +250,7 @@ func (p *Provider) landing(ctx context.Context, z *zone, name string) (f flight,
 	return f, true, failed(op), nil
 }
 
-// settled begins an operation's waiting; one that ended at once says so.
+// began remembers an operation that was begun; one that ended at once says how.
 func (p *Provider) began(z *zone, name string, op *compute.Operation, kind string) (failure error) {
 	if op.Status == done {
 		return failed(op)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	compute "google.golang.org/api/compute/v1"
+
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/proxy/provider"
 	"fleetdesk/internal/proxy/provider/gcp"
@@ -133,6 +135,21 @@ func FuzzParseID(f *testing.F) {
 		if id.String() != text || strings.ContainsAny(id.Project+id.Zone+id.Name, "/?#% ") {
 			t.Errorf("%q came back as %q", text, id)
 		}
+	})
+}
+
+// Descriptions are anybody's text: what is read from one is the instance's own
+// owner, or nothing.
+func FuzzRead(f *testing.F) {
+	f.Add(gcp.Describe(ownerOf("a"), port), gcp.NameOf(ownerOf("a")))
+	f.Add(`{"fleetdesk":{}}`, "fd-")
+	f.Add(`{"fleetdesk":null}`, "")
+	f.Fuzz(func(t *testing.T, description, name string) {
+		o, got, err := gcp.Read(&compute.Instance{Name: name, Description: description, Labels: gcp.LabelsOf(ownerOf("a"))})
+		if err == nil && (gcp.NameOf(o) != name || got < 1 || got > 65535 || o.UID != "a") {
+			t.Errorf("%q called %q is read as %+v, %d", description, name, o, got)
+		}
+		_ = gcp.ReadClaim(&compute.InstanceGroup{Name: name, Description: description, NamedPorts: []*compute.NamedPort{{Name: name}}})
 	})
 }
 
