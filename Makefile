@@ -16,7 +16,7 @@ SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS   += --no-builtin-rules --no-print-directory
-.PHONY: help demo qasight smoke test check bench bench-operator bench-leases bench-select bench-qasight bench-kvm waterfall drill-leases drill-operator generate drift fmt lint vuln build kube-assets kvm-images test-integration-kvm lanes clean \
+.PHONY: help demo qasight smoke test check bench bench-operator bench-leases bench-select bench-qasight bench-kvm waterfall drill-gcp drill-leases drill-operator generate drift fmt lint vuln build kube-assets kvm-images test-integration-kvm lanes clean \
 	setup-go setup-demo setup-test setup-kvm setup-crawlers standalone controller-gen gofumpt golangci-lint
 
 help: ## Print this help.
@@ -63,6 +63,9 @@ drill-leases: setup-test ## Five minutes of random kills: 4 servers on one Postg
 
 drill-operator: setup-go kube-assets ## Kills at each effect of the operator, five minutes of random faults on two installations, and a site that is down.
 	@go test -count=1 -v -timeout 40m ./test/fleet -for 5m | grep --line-buffered -E "DRILL|seed|^ *--- |^(FAIL|ok)"
+
+drill-gcp: setup-go ## 200 instances at once on the fake Compute Engine with a quota of 20 calls a second: time, calls, refusals, no duplicate.
+	@go test -count=1 -run '^TestDrillCreates$$' -v -timeout 15m ./internal/proxy/provider/gcp -quota 20 | grep --line-buffered -E "DRILL|^ *--- |^(FAIL|ok)"
 
 bench-kvm: setup-go kvm-images ## Calls to libvirt of each operation, checks beside an upload on a slow link, an upload beside virsh's (root).
 	@go test -tags=integration -run "^$$" -bench Real -benchtime 1x -timeout 20m ./internal/proxy/provider/kvm | grep --line-buffered -Ev "^(goos|goarch|pkg|cpu): |^(PASS|ok |Benchmark)"

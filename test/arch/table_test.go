@@ -178,6 +178,15 @@ var rules = table{
 			reason: "its SDK is libvirt's wire, SSH, and a writer of ISO images; the doors below say where each is",
 		},
 		{
+			folder: contract + "/gcp/...",
+			may: []string{
+				std, core, platform, contract, contract + "/gcp/...",
+				"google.golang.org/api/...", "golang.org/x/oauth2/...", "golang.org/x/sync/...", "golang.org/x/time/...",
+			},
+			tests:  []string{third, testkit, contract + "/providertest", contract + "/guard"},
+			reason: "its SDK is Google's client of Compute Engine and its credentials",
+		},
+		{
 			folder: contract + "/kubernetes/...",
 			may: []string{
 				std, core, platform, contract, contract + "/kubernetes/...",
@@ -247,6 +256,10 @@ var rules = table{
 			reason: "a provider is known to the list of providers alone; local is also a subcommand of the program, since its instances are processes of it",
 		},
 		{
+			folder: contract + "/gcp/...", by: []string{contract + "/builtin", contract + "/gcp/..."},
+			reason: "a provider is known to the list of providers alone",
+		},
+		{
 			folder: contract + "/kvm/...", by: []string{contract + "/builtin", contract + "/kvm/..."},
 			reason: "a provider is known to the list of providers alone",
 		},
@@ -302,7 +315,7 @@ var rules = table{
 
 	doors: []door{
 		{
-			imports: []string{"os/exec"}, in: []string{"internal/platform/proc", contract + "/local/...", "hack/...", "internal/testkit/postgres", "internal/testkit/libvirthost", "internal/testkit/kubelet"},
+			imports: []string{"os/exec"}, in: []string{"internal/platform/proc", contract + "/local/...", "hack/...", "internal/testkit/postgres", "internal/testkit/libvirthost", "internal/testkit/gcefake", "internal/testkit/kubelet"},
 			reason: "every command that the system starts can be found; hack/ and the test kits are in no program",
 		},
 		{
@@ -324,6 +337,10 @@ var rules = table{
 		{
 			imports: []string{"github.com/digitalocean/go-libvirt/..."}, in: []string{contract + "/kvm/rpc"},
 			reason: "the library trusts its peer: nobody may use it without the guard that is there",
+		},
+		{
+			imports: []string{"google.golang.org/api/...", "golang.org/x/oauth2/..."}, in: []string{contract + "/gcp", "internal/testkit/gcefake"},
+			reason: "one door per SDK; the test kit is the other end, made of the same structs",
 		},
 		{
 			imports: []string{"golang.org/x/crypto/ssh/..."}, in: []string{contract + "/kvm/sshdial", "internal/testkit/sshd"},

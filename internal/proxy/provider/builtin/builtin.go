@@ -11,6 +11,7 @@ import (
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/proxy/config"
 	"fleetdesk/internal/proxy/provider"
+	"fleetdesk/internal/proxy/provider/gcp"
 	"fleetdesk/internal/proxy/provider/kubernetes"
 	"fleetdesk/internal/proxy/provider/kvm"
 	"fleetdesk/internal/proxy/provider/local"
@@ -32,7 +33,7 @@ type Deps struct {
 }
 
 // Kinds returns the kinds of provider that Build knows, sorted.
-func Kinds() []string { return []string{"kubernetes", "kvm", "local"} }
+func Kinds() []string { return []string{"gcp", "kubernetes", "kvm", "local"} }
 
 // localSection is the section `local` of the providers file.
 type localSection struct {
@@ -48,6 +49,19 @@ func Build(e config.Entry, d Deps) (provider.Provider, error) {
 		return nil, e.Err
 	}
 	switch e.Kind {
+	case "gcp":
+		var s gcp.Section
+		if err := e.Decode(&s); err != nil {
+			return nil, err
+		}
+		p, err := gcp.New(gcp.Options{Name: e.Name, Section: s, Secret: d.Secret, Log: d.Log})
+		if field, ok := errors.AsType[*gcp.FieldError](err); ok {
+			return nil, fault.Errorf(fault.Invalid, "%s:%d: %w", e.File(), e.LineOf(field.Path...), err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return p, nil
 	case "kubernetes":
 		var s kubernetes.Section
 		if err := e.Decode(&s); err != nil {

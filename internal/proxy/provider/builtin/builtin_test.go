@@ -29,7 +29,7 @@ func build(t *testing.T, text string) (provider.Provider, error) {
 // The samples are the files that people copy: each builds, with what it names
 // on no disk here, since SSH's files may come later.
 func TestSamplesBuild(t *testing.T) {
-	for _, name := range []string{"providers.yaml", "providers_kvm.yaml", "providers_kubernetes.yaml"} {
+	for _, name := range []string{"providers.yaml", "providers_gcp.yaml", "providers_kvm.yaml", "providers_kubernetes.yaml"} {
 		text, err := samples.Files.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -64,7 +64,7 @@ func TestBadSections(t *testing.T) {
 		"unknown field":   {"a typo", head + "        addr: 192.0.2.6\n", `provider "home": providers.yaml:9: unknown field "addr"`},
 		"checksum":        {"cut while copied", head + "    images:\n      a: {url: https://images.example.com/a.qcow2, sha256: abc}\n", `providers.yaml:10: provider "home": kvm.images.a: `},
 		"no hosts":        {"nowhere to go", strings.Replace(head, "    hosts:\n      box-1:\n        address: 192.0.2.5\n", "", 1), `providers.yaml:2: provider "home": kvm.hosts: there are none`},
-		"no such kind":    {"a typo", strings.Replace(head, "kind: kvm\n  kvm:", "kind: kwm\n  kwm:", 1), `unknown kind "kwm": known are [kubernetes kvm local]`},
+		"no such kind":    {"a typo", strings.Replace(head, "kind: kvm\n  kvm:", "kind: kwm\n  kwm:", 1), `unknown kind "kwm": known are [gcp kubernetes kvm local]`},
 		"other section":   {"of another kind", strings.Replace(head, "kind: kvm", "kind: local", 1), `unknown field "kvm"`},
 		"local, relative": {"relative to what?", "providers:\n- name: home\n  kind: local\n  local: {stateDir: x}\n", `stateDir "x" must be an absolute path`},
 	} {

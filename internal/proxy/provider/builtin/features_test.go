@@ -15,7 +15,7 @@ import (
 )
 
 // sampleOf is a providers file whose first provider is of that kind.
-var sampleOf = map[string]string{"kubernetes": "providers_kubernetes.yaml", "kvm": "providers_kvm.yaml", "local": "providers.yaml"}
+var sampleOf = map[string]string{"gcp": "providers_gcp.yaml", "kubernetes": "providers_kubernetes.yaml", "kvm": "providers_kvm.yaml", "local": "providers.yaml"}
 
 // The table of features in docs/providers.md names each kind that Build knows,
 // and the fake; what it says of optional interfaces is so.

@@ -1,0 +1,320 @@
+package gcp
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	compute "google.golang.org/api/compute/v1"
+
+	"fleetdesk/internal/core/fault"
+	"fleetdesk/internal/proxy/provider"
+)
+
+const (
+	// surveyAge is how long what Place learned of a zone serves: many Proxies
+	// that are made at once cost it two calls.
+	surveyAge = 30 * time.Second
+	// surveyLimit is how long Place waits for a zone that nobody wished for.
+	surveyLimit = 3 * time.Second
+	// exhaustedFor is how long a zone that had no machine gets none, and fullFor
+	// how long a region whose quota was used up.
+	exhaustedFor = 10 * time.Minute
+	fullFor      = 2 * time.Minute
+)
+
+// survey is what Place knows of a zone.
+type survey struct {
+	at  time.Time
+	err error
+}
+
+// Place implements [provider.Provider]: the wished zone, or the first of the
+// section's order (or of the Proxy's own, with spread) that answers, whose
+// region has quota left, and that was not out of machines a moment ago.
+//
+// That a zone is out of machines is only told by an attempt: Create answers
+// Quota then and leaves nothing, and the operator asks Place again.
+func (p *Provider) Place(ctx context.Context, spec provider.Spec) (string, error) {
+	if _, err := p.validate(spec); err != nil {
+		return "", err
+	}
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
+	if spec.Host != "" && spec.Zone != "" && spec.Host != spec.Zone {
+		return "", fault.Errorf(fault.Invalid, "placement.zone %q and placement.host %q: for a gcp provider both are the zone; leave one out", short(spec.Zone), short(spec.Host))
+	}
+	wish := cmp.Or(spec.Host, spec.Zone)
+	zones := p.all()
+	if wish != "" {
+		z, ok := p.zones[wish]
+		if !ok {
+			field := "placement.zone"
+			if spec.Host != "" {
+				field = "placement.host"
+			}
+			return "", fault.Errorf(fault.Invalid, "%s %q is none of the zones of provider %q, which has %s", field, short(wish), p.name, some(p.conf.Zones))
+		}
+		zones = []*zone{z}
+	} else if p.conf.Spread {
+		slices.SortFunc(zones, func(a, b *zone) int { return cmp.Compare(order(spec.Owner.UID, a.name), order(spec.Owner.UID, b.name)) })
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.limit)
+	defer cancel()
+	refused := make([]error, len(zones))
+	var wg sync.WaitGroup
+	for i, z := range zones {
+		wg.Go(func() {
+			refused[i] = cmp.Or(p.wanted(z), p.named(ctx, z.name, p.surveyed(ctx, z, wish != "")))
+		})
+	}
+	wg.Wait()
+	for i, z := range zones {
+		if refused[i] == nil {
+			return z.name, nil
+		}
+	}
+	return "", nowhere(refused)
+}
+
+// nowhere is the error of no zone that can take an instance: the one that is
+// worth trying again soonest decides the class.
+func nowhere(errs []error) error {
+	all := errs[0]
+	for _, err := range errs[1:] {
+		all = fmt.Errorf("%w; %w", all, err)
+	}
+	all = fmt.Errorf("no zone can take an instance: %w", all)
+	for _, class := range []fault.Class{fault.Timeout, fault.Unavailable, fault.Transient, fault.Quota} {
+		for _, err := range errs {
+			if fault.Of(err) == class {
+				return fault.Wrap(class, all)
+			}
+		}
+	}
+	return all
+}
+
+func order(uid, zone string) uint64 {
+	f := fnv.New64a()
+	_, _ = f.Write([]byte(uid + "\x00" + zone))
+	return f.Sum64()
+}
+
+// wanted returns Quota for a while after the zone had no machine, or its region
+// no quota.
+func (p *Provider) wanted(z *zone) error {
+	z.mu.Lock()
+	refused := z.refused
+	z.mu.Unlock()
+	if p.now().Before(refused) {
+		return fault.Errorf(fault.Quota, "zone %s had no machine to give a moment ago: wait, or add other zones to gcp.zones", z.name)
+	}
+	p.mu.Lock()
+	full := p.full[region(z.name)]
+	p.mu.Unlock()
+	if p.now().Before(full) {
+		return fault.Errorf(fault.Quota, "zone %s: a quota of region %s was used up a moment ago: delete machines, or ask for a higher quota", z.name, region(z.name))
+	}
+	return nil
+}
+
+// refuse notes what Create met, and says what follows.
+func (p *Provider) refuse(z *zone, err error) error {
+	switch {
+	case isExhausted(err):
+		z.mu.Lock()
+		z.refused = p.now().Add(exhaustedFor)
+		z.mu.Unlock()
+		return fault.Errorf(fault.Quota, "it has no machine to give now: %w: other zones of gcp.zones are tried, unless the Proxy names this one", err)
+	case fault.Of(err) == fault.Quota:
+		p.mu.Lock()
+		p.full[region(z.name)] = p.now().Add(fullFor)
+		p.mu.Unlock()
+		if codeOf(err) == reasonQuota {
+			return fmt.Errorf("%w, or add a zone of another region", err)
+		}
+		return fault.Errorf(fault.Quota, "a quota of region %s is used up: %w: delete machines, ask for a higher quota, or add a zone of another region", region(z.name), err)
+	}
+	return err
+}
+
+// surveyed returns why the zone can take no instance: it does not answer, is
+// down, or its region has no quota left.
+func (p *Provider) surveyed(ctx context.Context, z *zone, wished bool) error {
+	known := func() (error, bool) {
+		z.mu.Lock()
+		defer z.mu.Unlock()
+		return z.survey.err, p.now().Sub(z.survey.at) < surveyAge && (z.survey.err == nil || !wished)
+	}
+	if err, ok := known(); ok {
+		return err
+	}
+	if !wished {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, surveyLimit)
+		defer cancel()
+	}
+	// One asks, and the others take over what it heard.
+	unlock, err := p.working.lock(ctx, "survey of "+z.name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err, ok := known(); ok {
+		return err
+	}
+	err = p.look(ctx, z)
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if err == nil || fault.Of(err) == fault.Timeout {
+		z.survey = survey{p.now(), err}
+	}
+	return err
+}
+
+func (p *Provider) look(ctx context.Context, z *zone) error {
+	var here *compute.Zone
+	var around *compute.Region
+	var errZone, errRegion error
+	var wg sync.WaitGroup
+	wg.Go(func() { here, errZone = p.api.getZone(ctx, z.name) })
+	wg.Go(func() { around, errRegion = p.api.getRegion(ctx, region(z.name)) })
+	wg.Wait()
+	switch {
+	case fault.Of(errZone) == fault.NotFound:
+		return fault.Errorf(fault.Permanent, "project %s has no such zone, or there is no such project: %w: check gcp.project and gcp.zones", p.conf.Project, errZone)
+	case errZone != nil:
+		return errZone
+	case here.Status == "DOWN":
+		return fault.Errorf(fault.Unavailable, "Compute Engine says that it is down")
+	case errRegion == nil:
+		return p.room(around)
+	}
+	// Without a look at the quota the attempt tells.
+	return nil
+}
+
+// room returns Quota when the region's quota for one more machine is used up.
+func (p *Provider) room(r *compute.Region) error {
+	for _, q := range r.Quotas {
+		counts := q.Metric == "INSTANCES" || q.Metric == "CPUS" || q.Metric == "IN_USE_ADDRESSES" && p.conf.Address == "external"
+		if counts && q.Usage >= q.Limit {
+			return fault.Errorf(fault.Quota, "quota %s of region %s is used up (%.0f of %.0f): delete machines, or ask for a higher quota", q.Metric, r.Name, q.Usage, q.Limit)
+		}
+	}
+	return nil
+}
+
+// plan is a spec that was checked: what Create works from.
+type plan struct {
+	spec    provider.Spec
+	name    string
+	machine string
+	image   string
+	// imageField is where the image was named.
+	imageField string
+	diskGiB    int64
+	port       int
+	items      []*compute.MetadataItems
+}
+
+const (
+	defaultPort = 3128
+	gib         = 1 << 30
+	mib         = 1 << 20
+	// maxUserData is what one metadata item holds, in bytes.
+	maxUserData = 256 << 10
+)
+
+// validate says what of a spec cannot be done, naming the Proxy's fields.
+func (p *Provider) validate(spec provider.Spec) (plan, error) {
+	pl := plan{spec: spec, port: cmp.Or(spec.Port, defaultPort), diskGiB: p.conf.Disk.SizeGiB}
+	if err := validOwner(spec.Owner); err != nil {
+		return pl, err
+	}
+	pl.name = nameOf(spec.Owner)
+	r := spec.Resources
+	switch {
+	case len(spec.NodeSelector) > 0:
+		return pl, fault.New(fault.Invalid, "placement.nodeSelector: a gcp provider has zones and no nodes; use placement.zone")
+	case pl.port < 1 || pl.port > 65535:
+		return pl, fault.Errorf(fault.Invalid, "port %d is not in 1 to 65535", spec.Port)
+	case len(describe(spec.Owner, pl.port)) > maxDescription:
+		return pl, fault.Errorf(fault.Invalid, "the owner's names need more than the %d characters of a description", maxDescription)
+	case r.DiskBytes < 0 || r.DiskBytes > maxDiskGiB*gib:
+		return pl, fault.Errorf(fault.Invalid, "resources.disk: %d bytes are not in 0 to %d GiB", r.DiskBytes, maxDiskGiB)
+	}
+	if r.DiskBytes > 0 {
+		pl.diskGiB = (r.DiskBytes + gib - 1) / gib
+	}
+	var err error
+	if pl.machine, err = p.machineOf(r); err != nil {
+		return pl, err
+	}
+	if pl.image, pl.imageField, err = p.imageOf(spec.Image); err != nil {
+		return pl, err
+	}
+	pl.items, err = items(spec.UserData)
+	return pl, err
+}
+
+// machineOf is the first machine type that is large enough.
+func (p *Provider) machineOf(r provider.Resources) (string, error) {
+	if r.MilliCPUs < 0 || r.MemoryBytes < 0 {
+		return "", fault.New(fault.Invalid, "resources: cpus and memory are not below zero")
+	}
+	if r.MilliCPUs == 0 && r.MemoryBytes == 0 {
+		return p.conf.MachineType, nil
+	}
+	for _, t := range p.conf.MachineTypes {
+		if t.MilliCPUs >= r.MilliCPUs && t.MemoryMiB*mib >= r.MemoryBytes {
+			return t.Name, nil
+		}
+	}
+	return "", fault.Errorf(fault.Invalid, "resources: no machine type has %dm cpus and %d MiB of memory: ask for less, or add a larger one to gcp.machineTypes", r.MilliCPUs, r.MemoryBytes/mib)
+}
+
+// imageOf is the image that placement.image means, and the field that names it.
+func (p *Provider) imageOf(name string) (ref, field string, err error) {
+	if name == "" {
+		if p.conf.DefaultImage == "" {
+			return "", "", fault.Errorf(fault.Invalid, "placement.image is empty and provider %q has no defaultImage: name one of its images (%s), or give a reference", p.name, listed(p.conf.Images))
+		}
+		name = p.conf.DefaultImage
+	}
+	if ref, ok := p.conf.Images[name]; ok {
+		return ref, "gcp.images." + name, nil
+	}
+	if ref, ok := imageOf(name); ok {
+		return ref, "placement.image", nil
+	}
+	return "", "", fault.Errorf(fault.Invalid, "placement.image %q is none of the images of provider %q (%s), and no projects/PROJECT/global/images/family/NAME", short(name), p.name, listed(p.conf.Images))
+}
+
+// items are the metadata that carry user-data byte for byte. JSON holds text
+// alone, so that anything else goes in base64, which cloud-init is told.
+func items(data provider.Secret) ([]*compute.MetadataItems, error) {
+	if len(data) == 0 {
+		return nil, nil
+	}
+	text := string(data)
+	out := []*compute.MetadataItems{{Key: "user-data", Value: &text}}
+	if !utf8.Valid(data) || strings.ContainsRune(text, 0) {
+		encoding := "base64"
+		text = base64.StdEncoding.EncodeToString(data)
+		out = append(out, &compute.MetadataItems{Key: "user-data-encoding", Value: &encoding})
+	}
+	if len(text) > maxUserData {
+		return nil, fault.Errorf(fault.Invalid, "cloudInit has %d bytes, which are %d as metadata, and Compute Engine takes %d: have the machine fetch the rest", len(data), len(text), maxUserData)
+	}
+	return out, nil
+}
