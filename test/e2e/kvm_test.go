@@ -12,10 +12,22 @@ import (
 	"testing"
 	"time"
 
+	"fleetdesk/internal/testkit/gcefake"
+	"fleetdesk/internal/testkit/kubelet"
 	"fleetdesk/internal/testkit/libvirthost"
 )
 
-func TestMain(m *testing.M) { os.Exit(libvirthost.Main(m, libvirthost.Options{})) }
+// gceProxy is the first argument of a process that is an instance of the fake
+// Compute Engine.
+const gceProxy = "gce-proxy"
+
+func TestMain(m *testing.M) {
+	kubelet.Child(os.Args) // does not return in a Pod's process
+	if len(os.Args) > 1 && os.Args[1] == gceProxy {
+		os.Exit(gcefake.Proxy(os.Args[2:], os.Stdin))
+	}
+	os.Exit(libvirthost.Main(m, libvirthost.Options{}))
+}
 
 // The whole way on a real libvirt host: from kubectl apply to a page fetched
 // through squid in a virtual machine, the machine stopped behind the operator's
