@@ -71,6 +71,9 @@ type Cluster struct {
 	cfg     *rest.Config
 	err     error
 	serials atomic.Int64
+	// users holds one maker of users at a time: envtest's authority counts its
+	// certificates without a lock.
+	users sync.Mutex
 }
 
 // Shared returns a cluster that starts when the first test asks for it. Run or
@@ -148,6 +151,8 @@ func (c *Cluster) Namespace(t testing.TB) string {
 func (c *Cluster) User(t testing.TB, name string, groups ...string) *rest.Config {
 	t.Helper()
 	c.Config(t)
+	c.users.Lock()
+	defer c.users.Unlock()
 	u, err := c.env.AddUser(envtest.User{Name: name, Groups: groups}, &rest.Config{QPS: -1})
 	if err != nil {
 		t.Fatalf("make user %s: %v", name, err)

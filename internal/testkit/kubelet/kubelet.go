@@ -76,6 +76,9 @@ type Kubelet struct {
 	down    map[string]bool
 	crashed map[string]bool // by Pod
 	hold    bool
+	// over are Pods that have ended for good, writing who writes a Pod's status.
+	over    map[types.UID]bool
+	writing map[types.UID]*sync.Mutex
 }
 
 // Start registers the nodes and begins to run Pods, until the test ends.
@@ -97,6 +100,7 @@ func Start(t T, o Options) *Kubelet {
 		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
 		running: map[types.UID]*process{}, bound: map[types.UID]string{}, starts: map[types.UID]int32{},
 		down: map[string]bool{}, crashed: map[string]bool{},
+		over: map[types.UID]bool{}, writing: map[types.UID]*sync.Mutex{},
 	}
 	if k.hasImage == nil {
 		k.hasImage = func(ref string) bool { return !strings.Contains(ref, "missing") }

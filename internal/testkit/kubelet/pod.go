@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,7 +39,7 @@ func (k *Kubelet) sync(ctx context.Context, name string) error {
 	k.mu.Lock()
 	_, mine := k.nodes[pod.Spec.NodeName]
 	down, crashed, held := k.down[pod.Spec.NodeName], k.crashed[name], k.hold
-	p := k.running[pod.UID]
+	p, over := k.running[pod.UID], k.over[pod.UID]
 	k.mu.Unlock()
 	switch {
 	case !mine:
@@ -54,7 +55,7 @@ func (k *Kubelet) sync(ctx context.Context, name string) error {
 			return nil
 		}
 		return err
-	case pod.Status.Phase == corev1.PodFailed, pod.Status.Phase == corev1.PodSucceeded:
+	case over, pod.Status.Phase == corev1.PodFailed, pod.Status.Phase == corev1.PodSucceeded:
 		k.stop(pod.UID)
 		return nil
 	case len(pod.Spec.Containers) != 1:
@@ -157,8 +158,27 @@ func status(pod *corev1.Pod, phase corev1.PodPhase, c corev1.ContainerStatus, ip
 	return st
 }
 
-// report writes a Pod's status, unless the Pod is another one by now.
+// report writes a Pod's status, unless the Pod is another one by now. One that
+// has ended for good is not reported otherwise by a probe that is late.
 func (k *Kubelet) report(ctx context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
+	k.mu.Lock()
+	lock := k.writing[pod.UID]
+	if lock == nil {
+		lock = &sync.Mutex{}
+		k.writing[pod.UID] = lock
+	}
+	k.mu.Unlock()
+	lock.Lock()
+	defer lock.Unlock()
+	k.mu.Lock()
+	over := k.over[pod.UID]
+	if st.Phase == corev1.PodFailed {
+		k.over[pod.UID] = true
+	}
+	k.mu.Unlock()
+	if over {
+		return nil
+	}
 	text, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": st})
 	if err != nil {
 		return err

@@ -25,6 +25,9 @@ const (
 	// readAgain is how long a kubeconfig that was read is good: a rotated one is
 	// in use after this time at the latest, and after a refusal at once.
 	readAgain = 30 * time.Second
+	// readLimit bounds the reading of the kubeconfig, and is the pause after one
+	// that failed while an earlier content holds.
+	readLimit = 5 * time.Second
 	// dialLimit bounds a connection's beginning.
 	dialLimit = 10 * time.Second
 	// An idle connection is asked for life after pingAfter, and is dead when the
@@ -83,6 +86,7 @@ func (k *cluster) conn(ctx context.Context) (*conn, error) {
 	switch {
 	case err != nil && k.at != nil && fault.Of(err) != fault.Permanent && fault.Of(err) != fault.Denied:
 		// What was read last holds as long as nobody can say otherwise.
+		k.read = k.now().Add(readLimit - readAgain)
 		return k.at, nil
 	case err != nil:
 		return nil, err
@@ -156,6 +160,8 @@ func (k *cluster) load(ctx context.Context) (sum [sha256.Size]byte, cfg *rest.Co
 	if k.secret == nil {
 		return sum, nil, fault.New(fault.Permanent, "kubeconfigSecret: this operator has no way to read Secrets")
 	}
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
 	text, err := k.secret(ctx, *k.ref)
 	if err != nil {
 		switch fault.Of(err) {

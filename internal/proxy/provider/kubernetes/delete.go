@@ -85,10 +85,15 @@ func (p *Provider) Delete(ctx context.Context, ref provider.Ref) (provider.State
 	if err != nil {
 		return "", err
 	}
-	if pod != nil {
-		return provider.Deleting, nil
+	switch {
+	case pod == nil:
+		return provider.Gone, nil
+	case p.overdue(pod):
+		// It may stay so for ever: whoever waits for it is told why.
+		_, why := p.state(pod)
+		return "", fault.Errorf(fault.Unavailable, "host %s: %s", p.host, why)
 	}
-	return provider.Gone, nil
+	return provider.Deleting, nil
 }
 
 func (p *Provider) deletePod(ctx context.Context, c *conn, name string, o provider.Owner) error {

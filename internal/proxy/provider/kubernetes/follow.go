@@ -138,7 +138,7 @@ func (f *follower) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, errDoubted) {
 			f.failed(err)
 		}
 		if time.Since(began) > longestPause {
@@ -156,8 +156,8 @@ func (f *follower) run(ctx context.Context) {
 	}
 }
 
-// errDoubted ends a round whose connection is no longer believed.
-var errDoubted = errors.New("the connection is made anew")
+// errDoubted ends a round that is no longer believed.
+var errDoubted = errors.New("all is listed anew")
 
 // round lists, and watches until that is lost.
 func (f *follower) round(ctx context.Context) error {
@@ -263,7 +263,11 @@ func (f *follower) drain(ctx context.Context, w watch.Interface, version string)
 				return version, nil
 			}
 			if ev.Type == watch.Error {
-				return version, apierrors.FromObject(ev.Object)
+				err := apierrors.FromObject(ev.Object)
+				if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+					err = errDoubted // as happens to every watch: all is listed anew
+				}
+				return version, err
 			}
 			obj, is := ev.Object.(metav1.Object)
 			if !is {

@@ -385,3 +385,33 @@ func TestSpecsThatAreRefused(t *testing.T) {
 		})
 	}
 }
+
+// While the operator's own API does not answer, the last kubeconfig holds; a
+// Secret that was deleted is the person's word.
+func TestKubeconfigThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	p, err := kubernetes.New(kubernetes.Options{Name: "away", Section: w.section, Secret: w.secrets.get, HashCost: 4, Clock: leap()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	ref := provider.Ref{Owner: ownerOf("never")}
+	for _, tc := range []struct {
+		err   error
+		class fault.Class
+	}{
+		{nil, fault.NotFound},
+		{fault.New(fault.Unavailable, "the API server is away"), fault.NotFound},
+		{fault.New(fault.NotFound, "there is no Secret"), fault.Permanent},
+		{nil, fault.NotFound},
+		{fault.New(fault.Denied, "the operator may not read it"), fault.Denied},
+	} {
+		w.secrets.mu.Lock()
+		w.secrets.err = tc.err
+		w.secrets.mu.Unlock()
+		if _, err := p.Get(t.Context(), ref); fault.Of(err) != tc.class {
+			t.Errorf("with %v: Get: %s: %v; want %s", tc.err, fault.Of(err), err, tc.class)
+		}
+	}
+}

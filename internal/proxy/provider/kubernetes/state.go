@@ -10,9 +10,14 @@ import (
 	"fleetdesk/internal/proxy/provider"
 )
 
-// overdue is how long after its grace a Pod that is to end may still be there
+// lateness is how long after its grace a Pod that is to end may still be there
 // before its node is thought to be away.
-const overdue = time.Minute
+const lateness = time.Minute
+
+// overdue reports that a Pod was to end long ago.
+func (p *Provider) overdue(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp != nil && p.now().Sub(pod.DeletionTimestamp.Time) > lateness
+}
 
 // instance is a Pod as the contract shows it. svc is its Service where the
 // section asks for one, nil when it is not there.
@@ -84,7 +89,7 @@ func portOf(pod *corev1.Pod) int {
 func (p *Provider) state(pod *corev1.Pod) (provider.State, string) {
 	st := &pod.Status
 	if pod.DeletionTimestamp != nil {
-		if p.now().Sub(pod.DeletionTimestamp.Time) > overdue {
+		if p.overdue(pod) {
 			return provider.Deleting, fmt.Sprintf("Pod %s was to end at %s and has not: its node %s may be away; when it does not come back, delete the Node object or the Pod by force",
 				pod.Name, pod.DeletionTimestamp.UTC().Format(time.RFC3339), or(pod.Spec.NodeName, "(none)"))
 		}

@@ -3,7 +3,9 @@ package kubernetes_test
 import (
 	"strings"
 	"testing"
+	"time"
 
+	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/proxy/provider"
 	"fleetdesk/internal/proxy/provider/kubernetes"
 	"fleetdesk/internal/testkit/kubelet"
@@ -118,6 +120,14 @@ func TestDeleteOnANodeThatIsAway(t *testing.T) {
 	in, err := p.Get(t.Context(), ref)
 	if err != nil || in.State != provider.Deleting {
 		t.Errorf("Get = %+v, %v", in, err)
+	}
+	late, err := kubernetes.New(kubernetes.Options{Name: "away", Section: w.section, Secret: w.secrets.get, Clock: func() time.Time { return time.Now().Add(time.Hour) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer late.Close()
+	if st, err := late.Delete(t.Context(), ref); fault.Of(err) != fault.Unavailable || !strings.Contains(err.Error(), "delete the Node object or the Pod by force") {
+		t.Errorf("Delete an hour later = %s, %v; want to be told why", st, err)
 	}
 	w.nodes.NodeUp(t, "a")
 	gone(t, p, spec.Owner)

@@ -122,6 +122,8 @@ type secrets struct {
 	mu    sync.Mutex
 	text  map[string]string
 	reads int
+	// err is what each read ends in, where it is set.
+	err error
 }
 
 func (s *secrets) put(name, text string) {
@@ -143,6 +145,9 @@ func (s *secrets) get(_ context.Context, ref provider.SecretRef) (provider.Secre
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reads++
+	if s.err != nil {
+		return nil, s.err
+	}
 	text, ok := s.text[ref.Name]
 	if !ok || ref.Key != "kubeconfig" {
 		return nil, fault.Errorf(fault.NotFound, "there is no key %s in Secret %s", ref.Key, ref.Name)

@@ -48,6 +48,16 @@ func Run(t *testing.T, h Harness) {
 	runAll(testingRunner{t}, h, nil)
 }
 
+// RunClauses runs the subtests that prove one of the clauses: for another set-up
+// of a provider that passes the whole suite in one.
+func RunClauses(t *testing.T, h Harness, clauses ...string) {
+	t.Helper()
+	if unknown := slices.DeleteFunc(slices.Clone(clauses), func(c string) bool { return slices.Contains(Clauses(), c) }); len(unknown) > 0 || len(clauses) == 0 {
+		t.Fatalf("providertest: the suite does not prove %q", unknown)
+	}
+	runAll(testingRunner{t}, h, clauses)
+}
+
 // runner is a T that can run subtests.
 type runner interface {
 	T
