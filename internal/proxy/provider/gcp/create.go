@@ -136,9 +136,6 @@ func (p *Provider) create(ctx context.Context, z *zone, pl plan) (provider.Insta
 // further starts an instance that is off; again is true when there is something
 // to wait for.
 func (p *Provider) further(ctx context.Context, z *zone, pl plan, vm *compute.Instance) (again bool, in provider.Instance, err error) {
-	if err := p.owned(vm, pl.spec.Owner); err != nil {
-		return false, in, err
-	}
 	in = p.instance(z, vm)
 	if in.State != provider.Stopped {
 		return false, in, nil
