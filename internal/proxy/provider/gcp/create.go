@@ -107,7 +107,7 @@ func (p *Provider) create(ctx context.Context, z *zone, pl plan) (provider.Insta
 				making.Message = "clearing away a disk that was left"
 				return making, err
 			}
-			taken, cleared = false, true
+			cleared = true
 		}
 		if err := provider.Step(ctx, "gcp: insert"); err != nil {
 			return provider.Instance{}, err
@@ -125,7 +125,8 @@ func (p *Provider) create(ctx context.Context, z *zone, pl plan) (provider.Insta
 		case err != nil:
 			return provider.Instance{}, p.refuse(z, p.explain(pl, err))
 		}
-		if failure := p.began(z, pl.name, op, inserting); failure != nil {
+		failure = p.began(z, pl.name, op, inserting)
+		if taken = codeOf(failure) == codeExists; failure != nil && !taken {
 			return provider.Instance{}, p.refuse(z, p.explain(pl, failure))
 		}
 	}
