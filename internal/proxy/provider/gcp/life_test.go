@@ -358,6 +358,42 @@ func TestADiskThatStayed(t *testing.T) {
 	}
 }
 
+// That it is gone already is success, whoever says so: the call, or the operation
+// inside.
+func TestDeleteOfWhatIsGone(t *testing.T) {
+	w := newWorld(t, false, gcefake.Options{})
+	p := w.open(t)
+	for name, inside := range map[string]bool{"by the call": false, "inside": true} {
+		s := specOf("gone", w.Zones()[0])
+		up(t, p, s)
+		if inside {
+			w.FailInside("delete", "RESOURCE_NOT_FOUND", "The resource was not found")
+		}
+		begun := w.Calls()["instances.delete"]
+		ctx := provider.WithStepHook(t.Context(), func(string) error {
+			if !inside {
+				w.Vanish(s.Host, gcp.NameOf(s.Owner)) // somebody was quicker
+			}
+			return nil
+		})
+		st, err := p.Delete(ctx, refOf(s))
+		for range 1000 {
+			if err != nil || st == provider.Gone || inside {
+				break
+			}
+			st, err = p.Delete(t.Context(), refOf(s))
+		}
+		if err != nil {
+			t.Errorf("%s: Delete = %s, %v", name, st, err)
+		}
+		if n := w.Calls()["instances.delete"] - begun; n != 1 {
+			t.Errorf("%s: delete was called %d times; want once", name, n)
+		}
+		w.Vanish(s.Host, gcp.NameOf(s.Owner))
+		down(t, p, refOf(s))
+	}
+}
+
 // With internal addresses nothing is asked for outside, and the address is the
 // machine's own.
 func TestInternalAddresses(t *testing.T) {
