@@ -109,6 +109,9 @@ func (p *Provider) create(ctx context.Context, z *zone, pl plan) (provider.Insta
 			}
 			cleared = true
 		}
+		if err := p.admit(ctx, z, pl); err != nil {
+			return provider.Instance{}, err
+		}
 		if err := provider.Step(ctx, "gcp: insert"); err != nil {
 			return provider.Instance{}, err
 		}
