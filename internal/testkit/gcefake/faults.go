@@ -27,6 +27,8 @@ type faults struct {
 	lost   map[string]int
 	// frozen keeps operations PENDING until it is closed.
 	frozen chan struct{}
+	// instant ends them in the call that begins them.
+	instant bool
 	// stale are what lists of instances in a zone show, whatever is there, and
 	// warned are zones whose lists say that they are not whole.
 	stale  map[string][]*compute.Instance
@@ -153,6 +155,11 @@ func (s *Server) Freeze() (thaw func()) {
 			close(c)
 		})
 	}
+}
+
+// Instant has operations that begin now be DONE in the answer that begins them.
+func (s *Server) Instant() (mend func()) {
+	return s.set(func() { s.faults.instant = true }, func() { s.faults.instant = false })
 }
 
 // StaleLists has lists of a zone's instances show what is there now, whatever

@@ -66,22 +66,13 @@ func (s *Server) begin(r *http.Request, kind, target string, targetID uint64, be
 	if fail != nil {
 		delete(s.faults.inside, kind)
 	}
-	frozen := s.faults.frozen
-	s.work.Go(func() {
-		if !s.thawed(frozen) || !s.pause(s.o.Delay) {
-			return
-		}
-		s.mu.Lock()
+	running := func() {
 		o.op.Status, o.op.StartTime = "RUNNING", stamp()
 		if fail == nil && begin != nil {
 			begin()
 		}
-		s.mu.Unlock()
-		if !s.pause(s.o.Delay) {
-			return
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
+	}
+	ended := func() {
 		f := fail
 		if f == nil && finish != nil {
 			f = finish()
@@ -92,6 +83,27 @@ func (s *Server) begin(r *http.Request, kind, target string, targetID uint64, be
 			o.op.Error = &compute.OperationError{Errors: []*compute.OperationErrorErrors{{Code: f.code, Message: f.message}}}
 		}
 		close(o.done)
+	}
+	if s.faults.instant {
+		running()
+		ended()
+		op := o.op
+		return &op, nil
+	}
+	frozen := s.faults.frozen
+	s.work.Go(func() {
+		if !s.thawed(frozen) || !s.pause(s.o.Delay) {
+			return
+		}
+		s.mu.Lock()
+		running()
+		s.mu.Unlock()
+		if !s.pause(s.o.Delay) {
+			return
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		ended()
 	})
 	op := o.op
 	return &op, nil

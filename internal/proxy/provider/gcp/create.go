@@ -107,7 +107,10 @@ func (p *Provider) create(ctx context.Context, z *zone, pl plan) (provider.Insta
 				making.Message = "clearing away a disk that was left"
 				return making, err
 			}
-			taken, cleared = false, true
+			cleared = true
+		}
+		if err := p.admit(ctx, z, pl); err != nil {
+			return provider.Instance{}, err
 		}
 		if err := provider.Step(ctx, "gcp: insert"); err != nil {
 			return provider.Instance{}, err
@@ -125,7 +128,8 @@ func (p *Provider) create(ctx context.Context, z *zone, pl plan) (provider.Insta
 		case err != nil:
 			return provider.Instance{}, p.refuse(z, p.explain(pl, err))
 		}
-		if failure := p.began(z, pl.name, op, inserting); failure != nil {
+		failure = p.began(z, pl.name, op, inserting)
+		if taken = codeOf(failure) == codeExists; failure != nil && !taken {
 			return provider.Instance{}, p.refuse(z, p.explain(pl, failure))
 		}
 	}
@@ -136,9 +140,6 @@ func (p *Provider) create(ctx context.Context, z *zone, pl plan) (provider.Insta
 // further starts an instance that is off; again is true when there is something
 // to wait for.
 func (p *Provider) further(ctx context.Context, z *zone, pl plan, vm *compute.Instance) (again bool, in provider.Instance, err error) {
-	if err := p.owned(vm, pl.spec.Owner); err != nil {
-		return false, in, err
-	}
 	in = p.instance(z, vm)
 	if in.State != provider.Stopped {
 		return false, in, nil

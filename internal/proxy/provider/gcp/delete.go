@@ -103,17 +103,12 @@ func (p *Provider) remove(ctx context.Context, z *zone, owner provider.Owner) (p
 		if fault.Of(err) == fault.NotFound {
 			return p.cleared(ctx, z, owner)
 		}
-		if err == nil {
-			err = p.owned(vm, owner)
-		}
-		if err == nil {
-			_, _, err = read(vm)
-			if err != nil {
-				err = p.torn(vm, err)
-			}
-		}
 		if err != nil {
 			return "", err
+		}
+		// With its name and without the rest it may be anybody's.
+		if _, _, err := read(vm); err != nil {
+			return "", p.torn(vm, err)
 		}
 		switch vm.Status {
 		case "STOPPING", "DEPROVISIONING", "SUSPENDING", "STAGING", "PROVISIONING", "REPAIRING":

@@ -165,7 +165,7 @@ func TestReasonsAndFieldsOfThePage(t *testing.T) {
 	text = section(t, "## Configuration")
 	for _, field := range []string{
 		"project", "zones", "spread", "machineType", "machineTypes", "images", "defaultImage", "disk.type", "disk.sizeGiB", "network", "subnetwork",
-		"address", "spot", "labels", "tags", "serviceAccount.email", "serviceAccount.scopes", "credentials.secretRef", "requestsPerSecond", "endpoint",
+		"address", "spot", "labels", "tags", "serviceAccount.email", "serviceAccount.scopes", "credentials.secretRef", "maxInstances", "requestsPerSecond", "endpoint",
 	} {
 		if !strings.Contains(text, "| `"+field+"` |") {
 			t.Errorf("the page has no row for %s", field)

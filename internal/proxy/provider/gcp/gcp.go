@@ -49,6 +49,9 @@ type Provider struct {
 	working keyed
 	base    http.RoundTripper
 
+	// placing makes choosing a zone and reserving there one step.
+	placing sync.Mutex
+
 	mu sync.Mutex
 	// flights are operations that were begun here and have not been seen to end,
 	// by zone and resource.
@@ -108,7 +111,7 @@ func New(o Options) (*Provider, error) {
 		p.base = t
 	}
 	for _, name := range conf.Zones {
-		p.zones[name] = &zone{name: name}
+		p.zones[name] = &zone{name: name, reserved: map[string]time.Time{}}
 	}
 	p.api, err = newAPI(conf, &signer{ref: conf.Credentials.ref(), secret: o.Secret, base: p.base, now: p.now, log: p.log.With("provider", o.Name)})
 	if err != nil {
@@ -136,8 +139,10 @@ type zone struct {
 	// refused is until when Place sends nothing there, since there was no machine
 	// of the kind.
 	refused time.Time
-	// survey is what Place learned last.
-	survey survey
+	// survey is what Place learned last. reserved are names of instances that it
+	// sent here, with the time until which they count.
+	survey   survey
+	reserved map[string]time.Time
 }
 
 // place returns the configured zone of that name; another one is Permanent.

@@ -52,6 +52,9 @@ func TestWhatDoesNotExist(t *testing.T) {
 		"policy": {"the organisation forbids it", func(w *world, _ *gcp.Section, _ *provider.Spec) {
 			w.FailNext("instances.insert", 412, "conditionNotMet", "Constraint constraints/compute.vmExternalIpAccess violated for project")
 		}, fault.Permanent, []string{"vmExternalIpAccess"}},
+		"image, told inside": {"it was removed in that moment", func(w *world, _ *gcp.Section, _ *provider.Spec) {
+			w.FailInside("insert", "RESOURCE_NOT_FOUND", "The resource 'projects/debian-cloud/global/images/family/debian-12' was not found")
+		}, fault.Permanent, []string{"gcp.images.debian-12"}},
 		"quoted user-data": {"the API repeats what it does not like", func(w *world, _ *gcp.Section, _ *provider.Spec) {
 			w.FailNext("instances.insert", 400, "invalid", "Invalid value for field 'resource.metadata.items[0].value': '"+userData+"'.")
 		}, fault.Permanent, []string{"not shown"}},

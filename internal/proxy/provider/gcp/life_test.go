@@ -271,6 +271,45 @@ func TestLostAnswersAndLongOperations(t *testing.T) {
 	}
 }
 
+// An operation that has ended in the answer that began it is not waited for, and
+// says as well how it ended.
+func TestOperationsThatEndAtOnce(t *testing.T) {
+	w := newWorld(t, false, gcefake.Options{})
+	p := w.open(t)
+	defer w.Instant()()
+	s := specOf("instant", w.Zones()[0])
+	w.FailInside("insert", "CONDITION_NOT_MET", "Constraint constraints/compute.vmExternalIpAccess violated")
+	if _, err := p.Create(t.Context(), s); fault.Of(err) != fault.Permanent || !strings.Contains(err.Error(), "vmExternalIpAccess") {
+		t.Errorf("%s: %v; want Permanent and the API's words", fault.Of(err), err)
+	}
+	if in, err := p.Create(t.Context(), s); err != nil || in.State != provider.Running {
+		t.Errorf("Create = %+v, %v; want Running", in, err)
+	}
+	_ = w.Preempt(s.Host, gcp.NameOf(s.Owner))
+	w.FailInside("start", "INTERNAL_ERROR", "Internal error. Please try again.")
+	if _, err := p.Create(t.Context(), s); fault.Of(err) != fault.Transient {
+		t.Errorf("a start that failed: %s: %v; want Transient", fault.Of(err), err)
+	}
+	if in, err := p.Create(t.Context(), s); err != nil || in.State != provider.Running {
+		t.Errorf("Create = %+v, %v; want Running", in, err)
+	}
+	w.FailInside("delete", "INTERNAL_ERROR", "Internal error. Please try again.")
+	if st, err := p.Delete(t.Context(), refOf(s)); fault.Of(err) != fault.Transient {
+		t.Errorf("a delete that failed = %s: %v; want Transient", st, err)
+	}
+	_ = w.SetStatus(s.Host, gcp.NameOf(s.Owner), "RUNNING")
+	if st, err := p.Delete(t.Context(), refOf(s)); err != nil || st != provider.Gone {
+		t.Errorf("Delete = %s, %v; want Gone", st, err)
+	}
+	w.LeaveDisk(s.Host, gcp.NameOf(s.Owner), gcp.LabelsOf(s.Owner))
+	if in, err := p.Create(t.Context(), s); err != nil || in.State != provider.Running {
+		t.Errorf("Create beside a disk that stayed = %+v, %v; want Running", in, err)
+	}
+	if n := w.Calls()["zoneOperations.wait"]; n != 0 {
+		t.Errorf("%d waits for operations that had ended", n)
+	}
+}
+
 // An operation that failed after the call that began it had gone is told by the
 // next call.
 func TestAFailureInsideALongOperation(t *testing.T) {
@@ -316,6 +355,42 @@ func TestADiskThatStayed(t *testing.T) {
 	}
 	if _, err := p.Create(t.Context(), s); fault.Of(err) != fault.Permanent || !strings.Contains(err.Error(), "disk") {
 		t.Errorf("with somebody's disk in the way: %s: %v; want Permanent", fault.Of(err), err)
+	}
+}
+
+// That it is gone already is success, whoever says so: the call, or the operation
+// inside.
+func TestDeleteOfWhatIsGone(t *testing.T) {
+	w := newWorld(t, false, gcefake.Options{})
+	p := w.open(t)
+	for name, inside := range map[string]bool{"by the call": false, "inside": true} {
+		s := specOf("gone", w.Zones()[0])
+		up(t, p, s)
+		if inside {
+			w.FailInside("delete", "RESOURCE_NOT_FOUND", "The resource was not found")
+		}
+		begun := w.Calls()["instances.delete"]
+		ctx := provider.WithStepHook(t.Context(), func(string) error {
+			if !inside {
+				w.Vanish(s.Host, gcp.NameOf(s.Owner)) // somebody was quicker
+			}
+			return nil
+		})
+		st, err := p.Delete(ctx, refOf(s))
+		for range 1000 {
+			if err != nil || st == provider.Gone || inside {
+				break
+			}
+			st, err = p.Delete(t.Context(), refOf(s))
+		}
+		if err != nil {
+			t.Errorf("%s: Delete = %s, %v", name, st, err)
+		}
+		if n := w.Calls()["instances.delete"] - begun; n != 1 {
+			t.Errorf("%s: delete was called %d times; want once", name, n)
+		}
+		w.Vanish(s.Host, gcp.NameOf(s.Owner))
+		down(t, p, refOf(s))
 	}
 }
 

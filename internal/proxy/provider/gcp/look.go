@@ -98,7 +98,8 @@ func (p *Provider) get(ctx context.Context, z *zone, name string, owner provider
 	return provider.Instance{ID: p.id(z, name), Owner: owner, Host: z.name, State: provider.Provisioning, Message: "Compute Engine has begun to make it"}, nil
 }
 
-// owned returns Conflict for an instance that says that it is another's.
+// owned returns Conflict for an instance, found by its id, that is another
+// owner's. By an owner's name it is that owner's, or does not say whose it is.
 func (p *Provider) owned(vm *compute.Instance, owner provider.Owner) error {
 	o, _, err := read(vm)
 	if err != nil || o.UID == owner.UID && o.Installation == owner.Installation {

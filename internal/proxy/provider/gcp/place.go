@@ -22,6 +22,10 @@ const (
 	// surveyAge is how long what Place learned of a zone serves: many Proxies
 	// that are made at once cost it two calls.
 	surveyAge = 30 * time.Second
+	// countAge is how long its count of instances does, where they are bounded,
+	// and reservedFor how long one that is about to be made counts.
+	countAge    = 5 * time.Second
+	reservedFor = 2 * time.Minute
 	// surveyLimit is how long Place waits for a zone that nobody wished for.
 	surveyLimit = 3 * time.Second
 	// exhaustedFor is how long a zone that had no machine gets none, and fullFor
@@ -34,6 +38,9 @@ const (
 type survey struct {
 	at  time.Time
 	err error
+	// names are the installation's instances, where they are bounded.
+	installation string
+	names        map[string]bool
 }
 
 // Place implements [provider.Provider]: the wished zone, or the first of the
@@ -73,16 +80,92 @@ func (p *Provider) Place(ctx context.Context, spec provider.Spec) (string, error
 	var wg sync.WaitGroup
 	for i, z := range zones {
 		wg.Go(func() {
-			refused[i] = cmp.Or(p.wanted(z), p.named(ctx, z.name, p.surveyed(ctx, z, wish != "")))
+			refused[i] = cmp.Or(p.wanted(z), p.named(ctx, z.name, p.surveyed(ctx, z, spec.Owner.Installation, wish != "")))
 		})
 	}
 	wg.Wait()
+	p.placing.Lock()
+	defer p.placing.Unlock()
+	name := nameOf(spec.Owner)
 	for i, z := range zones {
+		refused[i] = cmp.Or(refused[i], p.bounded(z, name))
 		if refused[i] == nil {
+			z.reserve(name, p.now())
 			return z.name, nil
 		}
 	}
 	return "", nowhere(refused)
+}
+
+// bounded returns Quota when the zone has as many instances as it may, those
+// that are about to be made among them. One that is there needs no room.
+func (p *Provider) bounded(z *zone, name string) error {
+	if p.conf.MaxInstances == 0 {
+		return nil
+	}
+	n := z.load(name, p.now())
+	if n < p.conf.MaxInstances {
+		return nil
+	}
+	return fault.Errorf(fault.Quota, "zone %s has %d instances, those that are being made among them, and may have %d: delete Proxies, add a zone, or raise gcp.maxInstances", z.name, n, p.conf.MaxInstances)
+}
+
+// load counts the zone's instances other than the named one.
+func (z *zone) load(name string, now time.Time) int {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.survey.names[name] {
+		return 0
+	}
+	n := len(z.survey.names)
+	for other, until := range z.reserved {
+		switch {
+		case now.After(until):
+			delete(z.reserved, other)
+		case other != name && !z.survey.names[other]:
+			n++
+		}
+	}
+	return n
+}
+
+func (z *zone) reserve(name string, now time.Time) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	for other, until := range z.reserved {
+		if now.After(until) {
+			delete(z.reserved, other)
+		}
+	}
+	z.reserved[name] = now.Add(reservedFor)
+}
+
+// admit says whether the zone takes one more, by a count of now.
+func (p *Provider) admit(ctx context.Context, z *zone, pl plan) error {
+	if p.conf.MaxInstances == 0 {
+		return nil
+	}
+	names, err := p.count(ctx, z, pl.spec.Owner.Installation)
+	if err != nil {
+		return err
+	}
+	z.mu.Lock()
+	z.survey.names, z.survey.installation = names, pl.spec.Owner.Installation
+	z.mu.Unlock()
+	return p.bounded(z, pl.name)
+}
+
+// count are the names of the installation's instances in the zone.
+func (p *Provider) count(ctx context.Context, z *zone, installation string) (map[string]bool, error) {
+	vms, err := p.api.listInstances(ctx, z.name, "name eq "+namePrefix+tagOf(installation)+"-.*")
+	if err != nil {
+		return nil, p.listFault(err)
+	}
+	names := map[string]bool{}
+	for _, vm := range vms {
+		names[vm.Name] = true
+	}
+	return names, nil
 }
 
 // nowhere is the error of no zone that can take an instance: the one that is
@@ -149,11 +232,13 @@ func (p *Provider) refuse(z *zone, err error) error {
 
 // surveyed returns why the zone can take no instance: it does not answer, is
 // down, or its region has no quota left.
-func (p *Provider) surveyed(ctx context.Context, z *zone, wished bool) error {
+func (p *Provider) surveyed(ctx context.Context, z *zone, installation string, wished bool) error {
 	known := func() (error, bool) {
 		z.mu.Lock()
 		defer z.mu.Unlock()
-		return z.survey.err, p.now().Sub(z.survey.at) < surveyAge && (z.survey.err == nil || !wished)
+		age := p.now().Sub(z.survey.at)
+		counted := p.conf.MaxInstances == 0 || z.survey.installation == installation && age < countAge
+		return z.survey.err, age < surveyAge && (z.survey.err != nil || counted) && (z.survey.err == nil || !wished)
 	}
 	if err, ok := known(); ok {
 		return err
@@ -173,10 +258,14 @@ func (p *Provider) surveyed(ctx context.Context, z *zone, wished bool) error {
 		return err
 	}
 	err = p.look(ctx, z)
+	var names map[string]bool
+	if err == nil && p.conf.MaxInstances > 0 {
+		names, err = p.count(ctx, z, installation)
+	}
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	if err == nil || fault.Of(err) == fault.Timeout {
-		z.survey = survey{p.now(), err}
+		z.survey = survey{p.now(), err, installation, names}
 	}
 	return err
 }

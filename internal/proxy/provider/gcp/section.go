@@ -45,6 +45,8 @@ type Section struct {
 	// ServiceAccount is whom instances act as; default nobody.
 	ServiceAccount ServiceAccount `yaml:"serviceAccount"`
 	Credentials    Credentials    `yaml:"credentials"`
+	// MaxInstances bounds the instances in each zone; 0 is no bound.
+	MaxInstances int `yaml:"maxInstances"`
 	// RequestsPerSecond bounds the calls of this provider; default 15.
 	RequestsPerSecond float64 `yaml:"requestsPerSecond"`
 	// Endpoint is another address of the API, such as one of Private Service
@@ -313,6 +315,9 @@ func settleAccess(s Section) (Section, error) {
 		} else if !secretForm.MatchString(ref.Key) {
 			return s, bad([]string{"credentials", "secretRef", "key"}, "want a key of the Secret, got %q", short(ref.Key))
 		}
+	}
+	if s.MaxInstances < 0 {
+		return s, bad([]string{"maxInstances"}, "%d is below zero; 0 is no bound", s.MaxInstances)
 	}
 	if s.RequestsPerSecond == 0 {
 		s.RequestsPerSecond = defaultRate

@@ -3,7 +3,9 @@ package gcp_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -193,4 +195,56 @@ func TestRequestsPerSecond(t *testing.T) {
 	if fault.Of(err) != fault.Transient || !strings.Contains(err.Error(), "gcp.requestsPerSecond") {
 		t.Errorf("%s: %v; want Transient and the field", fault.Of(err), err)
 	}
+}
+
+// A bound on a zone holds over calls at once, over operators, and for Create
+// alone; what is full is passed over, and what goes makes room.
+func TestMaxInstances(t *testing.T) {
+	w := newWorld(t, false, gcefake.Options{})
+	w.section.Zones = []string{"us-east1-b", "europe-west1-b"}
+	w.section.MaxInstances = 3
+	p := w.open(t)
+	zones := make([]string, 8)
+	var wg sync.WaitGroup
+	for i := range zones {
+		wg.Go(func() {
+			var err error
+			if zones[i], err = p.Place(t.Context(), specOf(fmt.Sprint("many-", i), "")); err != nil && fault.Of(err) != fault.Quota {
+				t.Errorf("%s: %v; want a zone or Quota", fault.Of(err), err)
+			}
+		})
+	}
+	wg.Wait()
+	got := map[string]int{}
+	for i, zone := range zones {
+		got[zone]++
+		if zone != "" {
+			up(t, p, specOf(fmt.Sprint("many-", i), zone))
+		}
+	}
+	if got["us-east1-b"] != 3 || got["europe-west1-b"] != 3 || got[""] != 2 {
+		t.Errorf("eight at once went to %v; want three, three and two nowhere", got)
+	}
+	q := w.open(t)
+	if _, err := q.Place(t.Context(), specOf("later", "")); fault.Of(err) != fault.Quota || !strings.Contains(err.Error(), "gcp.maxInstances") {
+		t.Errorf("another operator's Place: %s: %v; want Quota and the field", fault.Of(err), err)
+	}
+	late := specOf("late", "us-east1-b")
+	if _, err := q.Create(t.Context(), late); fault.Of(err) != fault.Quota || w.instanceOf(late.Owner) != nil {
+		t.Errorf("Create in a full zone: %s: %v; want Quota and nothing", fault.Of(err), err)
+	}
+	i := slices.Index(zones, "us-east1-b")
+	there := specOf(fmt.Sprint("many-", i), "us-east1-b")
+	if in, err := q.Create(t.Context(), there); err != nil || in.State != provider.Running {
+		t.Errorf("Create of one that is there: %+v, %v", in, err)
+	}
+	if zone, err := q.Place(t.Context(), specOf(fmt.Sprint("many-", i), "")); err != nil || zone != "us-east1-b" {
+		t.Errorf("Place of one that is there = %q, %v", zone, err)
+	}
+	down(t, p, refOf(there))
+	w.advance(3 * time.Minute)
+	if zone, err := p.Place(t.Context(), late); err != nil || zone != "us-east1-b" {
+		t.Errorf("with room again: %q, %v", zone, err)
+	}
+	up(t, p, late)
 }
