@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/client-go/kubernetes"
@@ -28,6 +30,8 @@ type apiServer struct {
 	run func(context.Context) error
 	// loopback is the configuration of the server's own privileged client.
 	loopback *rest.Config
+	// namespace is made when it is not there; "" for none.
+	namespace string
 }
 
 // newAPIServer builds the chain of servers (custom resources, built-in kinds,
@@ -82,7 +86,7 @@ func newAPIServer(ctx context.Context, o Options, p *pki, etcd string) (_ *apiSe
 		defer func() { _ = l.Close() }() // when it never came to serve
 		return prepared.Run(ctx)
 	}
-	return &apiServer{run: run, loopback: chain.GenericAPIServer.LoopbackClientConfig}, nil
+	return &apiServer{run: run, loopback: chain.GenericAPIServer.LoopbackClientConfig, namespace: o.Namespace}, nil
 }
 
 func applyOptions(opts *controlplaneoptions.Options, o Options, p *pki, etcd string) {
@@ -113,7 +117,7 @@ func (a *apiServer) waitReady(ctx context.Context) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		last := checkReady(ctx, kc)
+		last := a.checkReady(ctx, kc)
 		if last == nil {
 			return nil
 		}
@@ -125,7 +129,7 @@ func (a *apiServer) waitReady(ctx context.Context) error {
 	}
 }
 
-func checkReady(ctx context.Context, kc kubernetes.Interface) error {
+func (a *apiServer) checkReady(ctx context.Context, kc kubernetes.Interface) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	if _, err := kc.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx); err != nil {
@@ -135,6 +139,13 @@ func checkReady(ctx context.Context, kc kubernetes.Interface) error {
 		if _, err := kc.CoreV1().Namespaces().Get(ctx, ns, metav1.GetOptions{}); err != nil {
 			return err
 		}
+	}
+	if a.namespace == "" {
+		return nil
+	}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: a.namespace}}
+	if _, err := kc.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("namespace %s cannot be made: %w", a.namespace, err)
 	}
 	return nil
 }

@@ -51,6 +51,9 @@ type Options struct {
 	// CRDs are installed, and brought up to date, before ready is called: every
 	// *.yaml below the root of the file system. Nil for none.
 	CRDs fs.FS
+	// Namespace is made when it is not there, before ready is called; empty for
+	// none.
+	Namespace string
 	// Log receives what the parts say. Their chatter is at debug level, since
 	// even a good start and a good stop write lines that look like errors.
 	// Nil means no log.

@@ -116,7 +116,8 @@ func startWith(t *testing.T, o controlplane.Options) *server {
 func TestObjectsSurviveARestart(t *testing.T) {
 	dir := t.TempDir()
 	var log syncBuffer
-	s := start(t, dir, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo})))
+	s := startWith(t, controlplane.Options{DataDir: dir, Namespace: "crawl-system", Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))})
+	create(t, s, "crawl-system", "own", nil) // where nobody made the namespace
 	// A watch that is open when the server stops must not hold it up.
 	w, err := s.client.CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -141,8 +142,8 @@ func TestObjectsSurviveARestart(t *testing.T) {
 		t.Errorf("a good start and stop says at info level and above:\n%s", log.String())
 	}
 
-	s = start(t, dir, nil)
-	if !exists(t, s, "default", "kept") {
+	s = startWith(t, controlplane.Options{DataDir: dir, Namespace: "crawl-system"})
+	if !exists(t, s, "default", "kept") || !exists(t, s, "crawl-system", "own") {
 		t.Error("the object is gone after a restart on the same data")
 	}
 }

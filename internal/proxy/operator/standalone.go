@@ -32,6 +32,9 @@ type ControlPlaneOptions struct {
 	Port int
 	// Kubeconfig is the file that gets an administrator's kubeconfig.
 	Kubeconfig string
+	// Namespace is the operator's own: where the Secrets are that its providers
+	// name. It is made.
+	Namespace string
 	// Log hears its chatter at debug level, and trouble above.
 	Log *slog.Logger
 }
@@ -300,7 +303,7 @@ func (s *standalone) startControlPlane(ctx context.Context, cp ControlPlane) *pa
 	return startPart(ctx, func(ctx context.Context, ready func(*rest.Config)) error {
 		return cp(ctx, ControlPlaneOptions{
 			DataDir: s.o.DataDir, Bind: s.o.Bind, Port: s.o.Port,
-			Kubeconfig: s.data.path(kubeconfigFile), Log: s.o.Operator.Log.With("part", "kubernetes"),
+			Kubeconfig: s.data.path(kubeconfigFile), Namespace: s.o.Operator.Namespace, Log: s.o.Operator.Log.With("part", "kubernetes"),
 		}, ready)
 	})
 }

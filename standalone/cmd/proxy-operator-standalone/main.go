@@ -26,7 +26,7 @@ func main() {
 	context.AfterFunc(ctx, stop)
 	run := func(ctx context.Context, o operator.ControlPlaneOptions, ready func(*rest.Config)) error {
 		return controlplane.Run(ctx, controlplane.Options{
-			DataDir: o.DataDir, Bind: o.Bind, Port: o.Port, Kubeconfig: o.Kubeconfig, CRDs: crd.Bases, Log: o.Log,
+			DataDir: o.DataDir, Bind: o.Bind, Port: o.Port, Kubeconfig: o.Kubeconfig, CRDs: crd.Bases, Namespace: o.Namespace, Log: o.Log,
 		}, ready)
 	}
 	os.Exit(operator.Main(ctx, operator.Program{
