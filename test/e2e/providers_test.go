@@ -107,7 +107,9 @@ func TestRealOneProxyOfEachProvider(t *testing.T) {
 	works := func(api *client.Client, name string) client.Proxy {
 		t.Helper()
 		px := ready(t, api, name)
-		if got := fetch(t, px, nil, page.URL); !strings.Contains(got, "hello "+px.Address) || px.ExitIP != px.Address {
+		// Those on loopback reach the page, which guests reach too, by this machine's
+		// own address there.
+		if got := fetch(t, px, nil, page.URL); px.ExitIP == "" || !strings.Contains(got, "hello "+px.ExitIP+" ") {
 			t.Errorf("through %s the page says %q; its address is %s, its exit IP %s", name, got, px.Address, px.ExitIP)
 		}
 		return px
