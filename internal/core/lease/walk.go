@@ -48,7 +48,7 @@ func (w *work) inLine(p Pool, op Take, s *search, c *cursor, most int) *keyRow {
 	}
 	c.line, c.partial = l, false
 	begin := w.effort
-	for most, page := most, unparks; w.broken == nil; page = min(2*page, maxPage) {
+	for page := unparks; w.broken == nil; page = min(2*page, maxPage) {
 		left := w.unpark(p, op, l, c, page)
 		r := w.whole(w.along(p, op, l, s, c, most, begin))
 		if w.scarce[p.Name] {
