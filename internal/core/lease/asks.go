@@ -57,7 +57,8 @@ func (w *work) keepRead(pool string, after int64, all []Place, more bool) {
 }
 
 // readAlready takes the next keys beyond the mark from what was read for other
-// lines, and reports whether there were any.
+// lines, and reports whether there were any. The line was walked along to its last
+// one, so that they take the place of those before; they are shared, not copied.
 func (w *work) readAlready(l *line) bool {
 	s, at := w.beyond[l.Pool], l.Mark
 	if n := len(l.fresh); n > 0 {
@@ -70,7 +71,7 @@ func (w *work) readAlready(l *line) bool {
 	if i == len(s.all) && (s.more || len(s.all) == 0) {
 		return false
 	}
-	l.fresh, l.moreFresh = append(l.fresh, s.all[i:]...), s.more
+	l.fresh, l.moreFresh = s.all[i:len(s.all):len(s.all)], s.more
 	return true
 }
 

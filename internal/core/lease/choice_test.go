@@ -207,11 +207,16 @@ func TestChoiceIsExact(t *testing.T) {
 		for _, k := range allKeys(t, m) {
 			do(t, m, lease.Enable{Key: k})
 		}
+		// With more of both a transaction reaches its bound, where it need not be exact.
+		takes := []int{1, 2, 20, 80}
+		if len(waiters) > 10 {
+			takes = takes[:3]
+		}
 		for range rapid.IntRange(1, 3).Draw(t, "transactions") {
 			now = now.Add(time.Second)
 			ops := []lease.Op{}
 			again := slices.Sorted(maps.Keys(waiters))
-			for i := range rapid.SampledFrom([]int{1, 2, 20, 80}).Draw(t, "takes") {
+			for i := range rapid.SampledFrom(takes).Draw(t, "takes") {
 				if len(again) > 0 && next(2) == 0 {
 					at := next(len(again))
 					ops = append(ops, waiters[again[at]])

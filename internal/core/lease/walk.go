@@ -48,7 +48,7 @@ func (w *work) inLine(p Pool, op Take, s *search, c *cursor, most int) *keyRow {
 	}
 	c.line, c.partial = l, false
 	begin := w.effort
-	for most, page := most, unparks; w.broken == nil; page = min(2*page, maxPage) {
+	for page := unparks; w.broken == nil; page = min(2*page, maxPage) {
 		left := w.unpark(p, op, l, c, page)
 		r := w.whole(w.along(p, op, l, s, c, most, begin))
 		if w.scarce[p.Name] {
@@ -143,7 +143,6 @@ func (w *work) along(p Pool, op Take, l *line, s *search, c *cursor, most, begin
 			w.effort += moveCost
 			l.move(at, Place{Parked: until}.in(turn), fresh)
 		case v == passed:
-			w.effort += moveCost
 			w.pass(l, at, turn, r, fresh, over)
 			if over++; over == crowd && w.isScarce(p.Name) {
 				return nil
@@ -184,7 +183,11 @@ func (w *work) pass(l *line, at Place, turn order, r *keyRow, fresh bool, over i
 		l.move(at, Place{}.in(turn), true)
 	case over >= patience && at.Turn.Before(w.begin.Now):
 		l.move(at, Place{Turn: w.begin.Now, Own: at.Own}, false)
+	default:
+		w.effort += againCost
+		return
 	}
+	w.effort += moveCost
 }
 
 // nextPlace returns the next key in order, with the place it has, or beyond the
