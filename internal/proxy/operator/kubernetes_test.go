@@ -2,6 +2,7 @@ package operator_test
 
 import (
 	"fmt"
+	"io/fs"
 	"net"
 	"net/url"
 	"os"
@@ -13,12 +14,15 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	kubeclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"fleetdesk/api/v1alpha1"
+	"fleetdesk/config/samples"
 	"fleetdesk/internal/proxy/operator"
 	"fleetdesk/internal/proxy/provider/kubernetes"
 	"fleetdesk/internal/testkit/kubelet"
@@ -180,6 +184,30 @@ func TestPodsOfAnotherCluster(t *testing.T) {
 	for _, secret := range []string{"7Qx", "BEGIN", string(user.KeyData)} {
 		if strings.Contains(op.logs.String(), secret) {
 			t.Error("the log holds a secret")
+		}
+	}
+}
+
+// The samples of Proxies are the files that people copy: each is admitted, with
+// no field that is not known.
+func TestProxySamplesApply(t *testing.T) {
+	ns := cluster.Namespace(t)
+	strict := kubeclient.NewNamespacedClient(kubeclient.WithFieldValidation(admin(t), "Strict"), ns)
+	files, err := fs.Glob(samples.Files, "proxy_*.yaml")
+	if err != nil || len(files) < 3 {
+		t.Fatalf("%q, %v", files, err)
+	}
+	for _, file := range files {
+		data, err := samples.Files.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u := &unstructured.Unstructured{}
+		if err := yaml.UnmarshalStrict(data, &u.Object); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		if err := strict.Create(t.Context(), u, kubeclient.DryRunAll); err != nil {
+			t.Errorf("%s: %v", file, err)
 		}
 	}
 }

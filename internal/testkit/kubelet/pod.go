@@ -59,7 +59,7 @@ func (k *Kubelet) sync(ctx context.Context, name string) error {
 		k.stop(pod.UID)
 		return nil
 	case len(pod.Spec.Containers) != 1:
-		return fmt.Errorf("Pod %s has %d containers; this kubelet runs one", name, len(pod.Spec.Containers))
+		return fmt.Errorf("the Pod %s has %d containers; this kubelet runs one", name, len(pod.Spec.Containers))
 	case crashed:
 		k.stop(pod.UID)
 		return k.waits(ctx, pod, "CrashLoopBackOff", "back-off 10s restarting failed container")
@@ -202,7 +202,7 @@ func (k *Kubelet) start(ctx context.Context, pod *corev1.Pod) error {
 	k.stop(pod.UID)
 	c := pod.Spec.Containers[0]
 	if len(c.Ports) == 0 {
-		return fmt.Errorf("Pod %s has no port", pod.Name)
+		return fmt.Errorf("the Pod %s has no port", pod.Name)
 	}
 	p, err := k.launch(pod, int(c.Ports[0].ContainerPort), files["users"])
 	if err != nil {

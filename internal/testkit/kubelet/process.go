@@ -68,7 +68,7 @@ func (k *Kubelet) launch(pod *corev1.Pod, port int, users []byte) (*process, err
 		return nil, err
 	}
 	defer sock.Close()
-	cmd := exec.Command(k.program, childArg, pod.Namespace+"/"+pod.Name, strconv.Itoa(os.Getpid())) //nolint:noctx // it ends with its Pod
+	cmd := exec.Command(k.program, childArg, pod.Namespace+"/"+pod.Name, strconv.Itoa(os.Getpid()))
 	cmd.Env = []string{}
 	cmd.ExtraFiles = []*os.File{sock}
 	life, err := cmd.StdinPipe()

@@ -46,6 +46,9 @@ func TestNamesThatAreTaken(t *testing.T) {
 		if _, err := p.Create(t.Context(), spec); fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), "left alone") {
 			t.Errorf("Create over somebody's %s: %v", kind, err)
 		}
+		if in, err := p.Get(t.Context(), provider.Ref{Owner: spec.Owner}); kind == "Pod" && fault.Of(err) != fault.Conflict {
+			t.Errorf("Get of somebody's %s: %+v, %v", kind, in, err)
+		}
 		if st, err := p.Delete(t.Context(), provider.Ref{Owner: spec.Owner}); err == nil && st == provider.Gone || err != nil && fault.Of(err) != fault.Conflict {
 			t.Errorf("Delete beside somebody's %s: %s, %v", kind, st, err)
 		}

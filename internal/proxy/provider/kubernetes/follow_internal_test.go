@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"fleetdesk/internal/proxy/provider"
 )
 
 func object(name, uid, version string) *corev1.Pod {
@@ -172,5 +174,21 @@ func TestFollowerAwait(t *testing.T) {
 	cancel()
 	if err := f.await(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("await of a doubted one = %v", err)
+	}
+}
+
+// A Watch that has returned is told nothing, also by who had just looked it up.
+func TestEarsThatAreGone(t *testing.T) {
+	var s ears
+	told := 0
+	e := &ear{tag: "t", changed: func(provider.Change) { told++ }}
+	s.add(e)
+	for _, found := range s.of("t") {
+		found.tell("u")
+		s.remove(e)
+		found.tell("u")
+	}
+	if told != 1 || len(s.of("")) != 0 {
+		t.Errorf("told %d times, %d are open", told, len(s.of("")))
 	}
 }

@@ -3,6 +3,7 @@ package kubernetes_test
 import (
 	"context"
 	"encoding/pem"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -41,7 +42,9 @@ func TestClustersThatCannotBeUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = away.Close() // nobody listens there any more
-	stranger := httptest.NewTLSServer(http.NotFoundHandler())
+	stranger := httptest.NewUnstartedServer(http.NotFoundHandler())
+	stranger.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	stranger.StartTLS()
 	t.Cleanup(stranger.Close)
 	itsCA := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: stranger.Certificate().Raw})
 	for name, tc := range map[string]struct {

@@ -55,10 +55,10 @@ type Provider struct {
 	counting sync.Mutex
 	making   map[string]bool
 
-	life  context.Context //nolint:containedctx // the provider's own, ended by Close
-	end   context.CancelFunc
-	begin sync.Once
-	group sync.WaitGroup
+	// done is closed by Close.
+	done       chan struct{}
+	begin, end sync.Once
+	group      sync.WaitGroup
 }
 
 var (
@@ -84,6 +84,7 @@ func New(o Options) (*Provider, error) {
 	p := &Provider{
 		name: o.Name, host: conf.cluster + "/" + conf.namespace, conf: conf,
 		limit: o.StepLimit, cost: o.HashCost, now: o.Clock, log: o.Log, making: map[string]bool{},
+		done: make(chan struct{}),
 	}
 	if p.limit == 0 {
 		p.limit = provider.StepLimit - stepMargin
@@ -102,7 +103,6 @@ func New(o Options) (*Provider, error) {
 		own = rest.InClusterConfig
 	}
 	p.cluster = &cluster{ref: conf.kubeconfig, secret: o.Secret, own: own, now: p.now, reading: make(chan struct{}, 1)}
-	p.life, p.end = context.WithCancel(context.Background())
 	p.pods = newFollower(p, podSource(conf.namespace))
 	if conf.service != nil {
 		p.services = newFollower(p, serviceSource(conf.namespace))
@@ -113,7 +113,7 @@ func New(o Options) (*Provider, error) {
 // Close ends the watch and the connections. Pods go on.
 func (p *Provider) Close() error {
 	p.begin.Do(func() {}) // nothing begins any more
-	p.end()
+	p.end.Do(func() { close(p.done) })
 	p.group.Wait()
 	p.cluster.close()
 	return nil
@@ -122,9 +122,14 @@ func (p *Provider) Close() error {
 // follow begins to listen to the cluster, once.
 func (p *Provider) follow() {
 	p.begin.Do(func() {
+		ctx, cancel := context.WithCancel(context.Background())
 		for _, f := range p.followers() {
-			p.group.Go(func() { f.run(p.life) })
+			p.group.Go(func() { f.run(ctx) })
 		}
+		p.group.Go(func() {
+			<-p.done
+			cancel()
+		})
 	})
 }
 

@@ -17,7 +17,7 @@ import (
 // cluster is asked nothing more, and nothing is kept for a reader.
 func (p *Provider) Watch(ctx context.Context, installation string, changed func(provider.Change)) error {
 	if ctx.Err() != nil {
-		return nil //nolint:nilerr // its end is no error
+		return nil
 	}
 	e := &ear{tag: TagOf(installation), host: p.host, changed: changed}
 	p.ears.add(e)
@@ -28,7 +28,7 @@ func (p *Provider) Watch(ctx context.Context, installation string, changed func(
 	}
 	select {
 	case <-ctx.Done():
-	case <-p.life.Done():
+	case <-p.done:
 	}
 	return nil
 }
