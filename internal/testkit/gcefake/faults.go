@@ -33,12 +33,15 @@ type faults struct {
 	// warned are zones whose lists say that they are not whole.
 	stale  map[string][]*compute.Instance
 	warned map[string]bool
+	// ungrouped are zones whose lists of instance groups are empty.
+	ungrouped map[string]bool
 }
 
 func (f *faults) init() {
 	f.broken, f.mute, f.exhausted, f.denied = map[string]bool{}, map[string]chan struct{}{}, map[string]bool{}, map[string]bool{}
 	f.next, f.inside, f.lost = map[string]*googleapi.Error{}, map[string]*failure{}, map[string]int{}
 	f.stale, f.warned = map[string][]*compute.Instance{}, map[string]bool{}
+	f.ungrouped = map[string]bool{}
 }
 
 // mend ends what keeps callers waiting.
@@ -173,6 +176,11 @@ func (s *Server) StaleLists(zone string) (mend func()) {
 		}
 		s.faults.stale[zone] = now
 	}, func() { delete(s.faults.stale, zone) })
+}
+
+// StaleGroups has lists of a zone's instance groups be empty, until mend.
+func (s *Server) StaleGroups(zone string) (mend func()) {
+	return s.set(func() { s.faults.ungrouped[zone] = true }, func() { delete(s.faults.ungrouped, zone) })
 }
 
 // WarnLists has lists of a zone's instances carry a warning: a part of the zone

@@ -98,7 +98,7 @@ func listGroups(s *Server, r *http.Request, z *zone) (any, *googleapi.Error) {
 	}
 	var names []string
 	for name := range z.groups {
-		if lets(name, "", nil) {
+		if lets(name, "", nil) && !s.faults.ungrouped[r.PathValue("zone")] {
 			names = append(names, name)
 		}
 	}
