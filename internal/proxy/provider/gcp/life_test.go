@@ -171,8 +171,12 @@ func TestDeleteWaitsWhileItIsStopping(t *testing.T) {
 		}
 	}
 	q := w.open(t) // the operator died meanwhile
+	waits := w.Calls()["zoneOperations.wait"]
 	if st, err := q.Delete(t.Context(), refOf(s)); err != nil || st != provider.Deleting {
 		t.Errorf("another operator's Delete = %s, %v; want Deleting", st, err)
+	}
+	if w.Calls()["zoneOperations.wait"] == waits {
+		t.Error("the other operator does not wait for the deletion that is under way")
 	}
 	if in, err := q.Create(t.Context(), s); err != nil || in.State == provider.Running || in.State == provider.Provisioning {
 		t.Errorf("Create of what is going = %+v, %v", in, err)

@@ -104,6 +104,26 @@ func TestCreateNeverSaysNotFound(t *testing.T) {
 	up(t, p, s)
 }
 
+// A deletion that failed inside says so, and is begun again.
+func TestADeletionThatFailed(t *testing.T) {
+	w := newWorld(t, false, gcefake.Options{})
+	p := w.open(t)
+	s := specOf("stays", w.Zones()[0])
+	up(t, p, s)
+	w.FailInside("delete", "INTERNAL_ERROR", "Internal error. Please try again.")
+	var err error
+	await(t, "an error", func() (bool, string) {
+		var st provider.State
+		st, err = p.Delete(t.Context(), refOf(s))
+		return err != nil, string(st)
+	})
+	if fault.Of(err) != fault.Transient || !strings.Contains(err.Error(), "INTERNAL_ERROR") {
+		t.Errorf("%s: %v; want Transient and the API's words", fault.Of(err), err)
+	}
+	_ = w.SetStatus(s.Host, gcp.NameOf(s.Owner), "RUNNING")
+	down(t, p, refOf(s))
+}
+
 // A graceful shutdown, which may take hours, is not waited for.
 func TestDeleteDuringAGracefulShutdown(t *testing.T) {
 	w := newWorld(t, false, gcefake.Options{})
