@@ -375,7 +375,7 @@ func deleteInstance(s *Server, r *http.Request, z *zone) (any, *googleapi.Error)
 	if m.in.DeletionProtection {
 		return nil, problem(http.StatusBadRequest, "invalidResourceUsage", "Invalid resource usage: 'Resource cannot be deleted if it's protected against deletion.'.")
 	}
-	if m.in.Status == "STOPPING" {
+	if m.in.Status == "STOPPING" || m.in.Status == "PENDING_STOP" && r.URL.Query().Get("noGracefulShutdown") != "true" {
 		return nil, problem(http.StatusBadRequest, "resourceNotReady", "The resource 'projects/%s/zones/%s/instances/%s' is not ready", s.o.Project, at, name)
 	}
 	m.in.Status = "STOPPING"

@@ -115,6 +115,20 @@ func TestClaimsThatCannotBeRead(t *testing.T) {
 	}
 }
 
+// A list that does not show the claim that was just made may hide another's.
+func TestAListOfClaimsThatIsBehind(t *testing.T) {
+	w := newWorld(t, false, gcefake.Options{})
+	p := w.open(t)
+	mend := w.StaleGroups(w.Zones()[0])
+	if row := claimed(t, p, claimOf("aaaaaaaa1", 1)); fault.Of(row.Err) != fault.Transient {
+		t.Errorf("%+v; want Transient", row)
+	}
+	mend()
+	if row := claimed(t, p, claimOf("aaaaaaaa1", 2)); row.Err != nil {
+		t.Errorf("%+v", row)
+	}
+}
+
 // What is no claim is refused before anything is asked.
 func TestClaimsThatAreNone(t *testing.T) {
 	w := newWorld(t, false, gcefake.Options{})
@@ -161,6 +175,17 @@ func TestLeftovers(t *testing.T) {
 	}
 	if n := len(w.Disks(zone)); n != 3 {
 		t.Errorf("%d disks are left; the new one of that name is another", n)
+	}
+	// A person detached it, and its instance is there: Delete takes both.
+	in := up(t, p, specOf("detached", zone))
+	w.RemoveDisk(zone, gcp.NameOf(in.Owner))
+	loose := w.LeaveDisk(zone, gcp.NameOf(in.Owner), gcp.LabelsOf(in.Owner))
+	if rows, err := p.Leftovers(t.Context(), tag, nil); err != nil || len(rows[0].Leftovers) != 1 {
+		t.Errorf("%+v, %v; the disk of an instance is none", rows[0], err)
+	}
+	l := provider.Leftover{Host: zone, ID: fmt.Sprintf("%s~%d", gcp.NameOf(in.Owner), loose)}
+	if err := p.RemoveLeftover(t.Context(), tag, l); fault.Of(err) != fault.Conflict {
+		t.Errorf("removing the disk of an instance: %s: %v; want Conflict", fault.Of(err), err)
 	}
 	// An instance of its name is being made: it may be about to use it.
 	rows, _ = p.Leftovers(t.Context(), tag, nil)

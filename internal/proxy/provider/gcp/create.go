@@ -2,6 +2,7 @@ package gcp
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 	"maps"
 	"strings"
@@ -55,13 +56,17 @@ func discreet(err error, data provider.Secret) error {
 		return nil
 	}
 	text := err.Error()
-	for _, part := range strings.Split(string(data), "\n") {
-		if part = strings.TrimSpace(part); len(part) >= 8 && strings.Contains(text, part) {
+	const least = 8 // shorter ones may be there by chance
+	parts := append(strings.Split(string(data), "\n"), firstOf(base64.StdEncoding.EncodeToString(data), 2*least))
+	for _, part := range parts {
+		if part = strings.TrimSpace(part); len(part) >= least && strings.Contains(text, part) {
 			return fault.New(fault.Of(err), "the API refuses the instance, and its words quote cloudInit, so that they are not shown here: look at the instance's operations in the project")
 		}
 	}
 	return err
 }
+
+func firstOf(s string, n int) string { return s[:min(n, len(s))] }
 
 func (p *Provider) create(ctx context.Context, z *zone, pl plan) (provider.Instance, error) {
 	making := provider.Instance{ID: p.id(z, pl.name), Owner: pl.spec.Owner, Host: z.name, State: provider.Provisioning, Port: pl.port}

@@ -58,6 +58,14 @@ func TestWhatDoesNotExist(t *testing.T) {
 		"quoted user-data": {"the API repeats what it does not like", func(w *world, _ *gcp.Section, _ *provider.Spec) {
 			w.FailNext("instances.insert", 400, "invalid", "Invalid value for field 'resource.metadata.items[0].value': '"+userData+"'.")
 		}, fault.Permanent, []string{"not shown"}},
+		"quoted as metadata": {"in base64", func(w *world, _ *gcp.Section, p *provider.Spec) {
+			p.UserData = provider.Secret("\xff" + userData)
+			w.FailNext("instances.insert", 400, "invalid", "Invalid value for field 'resource.metadata.items[0].value': '…"+base64.StdEncoding.EncodeToString(p.UserData)[20:]+"'.")
+		}, fault.Permanent, []string{"not shown"}},
+		"quoted in base64": {"as above, where nobody expects it", func(w *world, _ *gcp.Section, p *provider.Spec) {
+			p.UserData = provider.Secret("\xff" + userData)
+			w.FailInside("insert", "INVALID_USAGE", "cannot parse "+base64.StdEncoding.EncodeToString(p.UserData))
+		}, fault.Permanent, []string{"not shown"}},
 		"quoted otherwise": {"as above, where nobody expects it", func(w *world, _ *gcp.Section, _ *provider.Spec) {
 			w.FailInside("insert", "INVALID_USAGE", "cannot parse password: canary-7f3e-user-data")
 		}, fault.Permanent, []string{"not shown"}},
@@ -68,7 +76,7 @@ func TestWhatDoesNotExist(t *testing.T) {
 			tc.change(w, &w.section, &spec)
 			p := w.open(t)
 			_, err := p.Create(t.Context(), spec)
-			if fault.Of(err) != tc.want || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "canary") {
+			if fault.Of(err) != tc.want || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "canary") || strings.Contains(err.Error(), "c2VyLWRhdGEK") {
 				t.Fatalf("%s: %s: %v; want %s on one line", tc.reason, fault.Of(err), err, tc.want)
 			}
 			for _, text := range tc.texts {
@@ -234,6 +242,11 @@ func TestCheckReasons(t *testing.T) {
 		gcp.ReasonForbidden:   func(w *world) { w.Deny("compute.projects.get") },
 		gcp.ReasonNotFound:    func(w *world) { w.section.Zones = []string{"europe-west9-z"} },
 		gcp.ReasonMachineType: func(w *world) { w.section.MachineType = "e9-huge" },
+		gcp.ReasonZoneDown:    func(w *world) { w.Down(w.Zones()[0]) },
+		gcp.ReasonError: func(w *world) {
+			w.FailNext("machineTypes.get", 400, "invalid", "Invalid value")
+			w.section.Zones = w.section.Zones[:1]
+		},
 		gcp.ReasonQuota:       func(w *world) { w.Quota("europe-west1", "CPUS", 0) },
 		gcp.ReasonExhausted:   func(w *world) { w.Exhaust(w.Zones()[0]) },
 		gcp.ReasonRate:        func(w *world) { w.Limit(0.0001, 0) },

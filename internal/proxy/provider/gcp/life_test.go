@@ -171,8 +171,12 @@ func TestDeleteWaitsWhileItIsStopping(t *testing.T) {
 		}
 	}
 	q := w.open(t) // the operator died meanwhile
+	waits := w.Calls()["zoneOperations.wait"]
 	if st, err := q.Delete(t.Context(), refOf(s)); err != nil || st != provider.Deleting {
 		t.Errorf("another operator's Delete = %s, %v; want Deleting", st, err)
+	}
+	if w.Calls()["zoneOperations.wait"] == waits {
+		t.Error("the other operator does not wait for the deletion that is under way")
 	}
 	if in, err := q.Create(t.Context(), s); err != nil || in.State == provider.Running || in.State == provider.Provisioning {
 		t.Errorf("Create of what is going = %+v, %v", in, err)
@@ -411,6 +415,22 @@ func TestInternalAddresses(t *testing.T) {
 	if err != nil || got.Address != in.Address || got.State != provider.Running {
 		t.Errorf("with the section changed: %+v, %v; want %s", got, err, in.Address)
 	}
+	// And one with both is reached by the one that the section asks for.
+	out := up(t, w.open(t), specOf("outside", w.Zones()[0]))
+	w.section.Address = "internal"
+	got, err = w.open(t).Get(t.Context(), provider.Ref{ID: out.ID, Owner: out.Owner})
+	if err != nil || got.Address != w.instanceOf(out.Owner).NetworkInterfaces[0].NetworkIP || got.Address == out.Address {
+		t.Errorf("with the section changed back: %+v, %v", got, err)
+	}
+	// While it has none it does not count as running.
+	w.Change(out.Host, gcp.NameOf(out.Owner), func(vm *compute.Instance) { vm.NetworkInterfaces[0].AccessConfigs[0].NatIP = "" })
+	if got, err := p.Get(t.Context(), provider.Ref{ID: out.ID, Owner: out.Owner}); err != nil || got.State != provider.Running {
+		t.Errorf("by its internal address: %+v, %v", got, err)
+	}
+	w.section.Address = "external"
+	if got, err := w.open(t).Get(t.Context(), provider.Ref{ID: out.ID, Owner: out.Owner}); err != nil || got.State != provider.Provisioning || got.Message == "" {
+		t.Errorf("without an address: %+v, %v; want Provisioning, and why", got, err)
+	}
 }
 
 // What an instance is made of.
@@ -456,37 +476,5 @@ func TestWhatIsAskedFor(t *testing.T) {
 	s.Resources = provider.Resources{MilliCPUs: 1 << 20}
 	if _, err := q.Create(t.Context(), s); fault.Of(err) != fault.Invalid || !strings.Contains(err.Error(), "gcp.machineTypes") {
 		t.Errorf("a machine that there is not: %s: %v", fault.Of(err), err)
-	}
-}
-
-// A copy that somebody made in the console carries our labels and description
-// and another name: it is nobody's of ours.
-func TestACopyIsNotTheInstance(t *testing.T) {
-	w := newWorld(t, false, gcefake.Options{})
-	p := w.open(t)
-	zone := w.Zones()[0]
-	s := specOf("copied", zone)
-	in := up(t, p, s)
-	for _, name := range []string{"instance-1", "fd-" + gcp.TagOf(tag) + "-00000000000000000000000000000000"} {
-		err := w.Plant(zone, compute.Instance{
-			Name: name, Labels: gcp.LabelsOf(s.Owner), Description: gcp.Describe(s.Owner, port),
-			NetworkInterfaces: []*compute.NetworkInterface{{}},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	rows, err := p.ListByTag(t.Context(), tag)
-	if err != nil || len(rows[0].Instances) != 2 {
-		t.Fatalf("listed: %+v, %v; want the one and an unknown", rows, err)
-	}
-	for _, got := range rows[0].Instances {
-		if got.ID != in.ID && got.State != provider.Unknown {
-			t.Errorf("the copy is listed as %+v", got)
-		}
-	}
-	down(t, p, refOf(s))
-	if n := len(w.Instances(zone)); n != 2 {
-		t.Errorf("%d of two copies are left", n)
 	}
 }

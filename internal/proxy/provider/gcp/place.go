@@ -245,7 +245,7 @@ func (p *Provider) surveyed(ctx context.Context, z *zone, installation string, w
 	}
 	if !wished {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, surveyLimit)
+		ctx, cancel = context.WithTimeout(ctx, min(surveyLimit, p.limit/2))
 		defer cancel()
 	}
 	// One asks, and the others take over what it heard.
