@@ -99,6 +99,7 @@ func (p *Provider) examine(ctx context.Context, row *provider.HostHealth) error 
 		row.Reason = p.judge(err).reason
 		return p.failed("connect", err)
 	}
+	note := ""
 	// In the order in which a person would mend them.
 	asks := []func() error{
 		func() error {
@@ -109,7 +110,10 @@ func (p *Provider) examine(ctx context.Context, row *provider.HostHealth) error 
 			}
 			return p.failed("ask for the version", err)
 		},
-		func() error { return p.allowed(ctx, c) },
+		func() (err error) {
+			note, err = p.allowed(ctx, c)
+			return err
+		},
 		func() error { return p.rehearse(ctx, c) },
 	}
 	errs := make([]error, len(asks))
@@ -123,7 +127,7 @@ func (p *Provider) examine(ctx context.Context, row *provider.HostHealth) error 
 			return err
 		}
 	}
-	row.Message = fmt.Sprintf("Kubernetes %s, namespace %s", row.Version, p.conf.namespace)
+	row.Message = fmt.Sprintf("Kubernetes %s, namespace %s%s", row.Version, p.conf.namespace, note)
 	return nil
 }
 
@@ -136,25 +140,29 @@ func serverVersion(ctx context.Context, c *conn) (string, error) {
 }
 
 // allowed asks for each right that a dry run of a Pod does not show. One that is
-// missing shows later otherwise, when a Proxy is deleted.
-func (p *Provider) allowed(ctx context.Context, c *conn) error {
+// missing shows later otherwise, when a Proxy is deleted. note is for a Role that
+// is enough and yet hides something.
+func (p *Provider) allowed(ctx context.Context, c *conn) (note string, err error) {
 	rules, err := c.core.AuthorizationV1().SelfSubjectRulesReviews().Create(ctx, &authorizationv1.SelfSubjectRulesReview{
 		Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: p.conf.namespace},
 	}, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsForbidden(err):
-		return nil // who may not ask what is allowed is told by the refusal itself
+		return "", nil // who may not ask what is allowed is told by the refusal itself
 	case err != nil:
-		return p.failed("ask for the user's rights", err)
+		return "", p.failed("ask for the user's rights", err)
 	case rules.Status.Incomplete:
-		return nil
+		return "", nil
 	}
 	for _, r := range rights(p.conf.service != nil) {
 		if !grants(rules.Status.ResourceRules, r) {
-			return &lacking{fault.Errorf(fault.Denied, "host %s: the user may not %s %s: bind the Role of docs/kubernetes-provider.md to it in namespace %s", p.host, r.verb, r.resource, p.conf.namespace)}
+			return "", &lacking{fault.Errorf(fault.Denied, "host %s: the user may not %s %s: bind the Role of docs/kubernetes-provider.md to it in namespace %s", p.host, r.verb, r.resource, p.conf.namespace)}
 		}
 	}
-	return nil
+	if !grants(rules.Status.ResourceRules, right{"list", "", services.Resource}) {
+		note = "; Services cannot be looked at, so what an earlier section with service left there is not seen"
+	}
+	return note, nil
 }
 
 // lacking is the finding that a right is missing.

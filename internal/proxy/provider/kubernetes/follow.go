@@ -96,7 +96,8 @@ type follower struct {
 	// failed is told why listening failed, once for each text.
 	failed func(error)
 
-	kick chan struct{}
+	begin sync.Once
+	kick  chan struct{}
 
 	mu      sync.Mutex
 	objects map[string]metav1.Object
@@ -126,6 +127,11 @@ func newFollower(p *Provider, src source) *follower {
 		}
 	}
 	return f
+}
+
+// start begins to listen, once.
+func (f *follower) start(p *Provider) {
+	f.begin.Do(func() { p.group.Go(func() { f.run(p.life) }) })
 }
 
 // run listens until ctx ends.

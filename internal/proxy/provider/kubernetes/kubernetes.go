@@ -48,6 +48,7 @@ type Provider struct {
 	now     func() time.Time
 	log     *slog.Logger
 	working keyed
+	endings endings
 
 	pods, services *follower
 	ears           ears
@@ -57,7 +58,6 @@ type Provider struct {
 
 	life  context.Context //nolint:containedctx // the provider's own, ended by Close
 	end   context.CancelFunc
-	begin sync.Once
 	group sync.WaitGroup
 }
 
@@ -104,35 +104,28 @@ func New(o Options) (*Provider, error) {
 	p.cluster = &cluster{ref: conf.kubeconfig, secret: o.Secret, own: own, now: p.now, reading: make(chan struct{}, 1)}
 	p.life, p.end = context.WithCancel(context.Background())
 	p.pods = newFollower(p, podSource(conf.namespace))
-	if conf.service != nil {
-		p.services = newFollower(p, serviceSource(conf.namespace))
-	}
+	p.services = newFollower(p, serviceSource(conf.namespace))
 	return p, nil
 }
 
 // Close ends the watch and the connections. Pods go on.
 func (p *Provider) Close() error {
-	p.begin.Do(func() {}) // nothing begins any more
+	for _, f := range []*follower{p.pods, p.services} {
+		f.begin.Do(func() {}) // nothing begins any more
+	}
 	p.end()
 	p.group.Wait()
 	p.cluster.close()
 	return nil
 }
 
-// follow begins to listen to the cluster, once.
+// follow begins to listen to the cluster. Services are listened to when the
+// section asks for them, or when a Pod is met that was made with one.
 func (p *Provider) follow() {
-	p.begin.Do(func() {
-		for _, f := range p.followers() {
-			p.group.Go(func() { f.run(p.life) })
-		}
-	})
-}
-
-func (p *Provider) followers() []*follower {
-	if p.services == nil {
-		return []*follower{p.pods}
+	p.pods.start(p)
+	if p.conf.service != nil {
+		p.services.start(p)
 	}
-	return []*follower{p.pods, p.services}
 }
 
 // bound gives a call its deadline. An ended context is an error at once.
