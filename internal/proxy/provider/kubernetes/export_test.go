@@ -4,7 +4,9 @@ import (
 	"context"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"fleetdesk/internal/core/fault"
 )
@@ -60,3 +62,12 @@ func Rights() []Right {
 	}
 	return out
 }
+
+// Restore has the provider believe that it has seen a Pod, of that object, which
+// a cluster that went back to a copy of its data does not have.
+func (p *Provider) Restore(lost *corev1.Pod) {
+	p.pods.event(watch.Added, lost)
+}
+
+// Known is whether the provider's list has a Pod of that name.
+func (p *Provider) Known(name string) bool { return p.pods.uid(name) != "" }

@@ -111,7 +111,7 @@ func New(o Options) (*Provider, error) {
 // Close ends the watch and the connections. Pods go on.
 func (p *Provider) Close() error {
 	for _, f := range []*follower{p.pods, p.services} {
-		f.begin.Do(func() {}) // nothing begins any more
+		f.once.Do(func() {}) // nothing begins any more
 	}
 	p.end()
 	p.group.Wait()

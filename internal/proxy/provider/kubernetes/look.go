@@ -189,7 +189,8 @@ func (p *Provider) heard(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.core.CoreV1().Pods(p.conf.namespace).List(ctx, metav1.ListOptions{LabelSelector: selectManaged, Limit: 1})
+	told := p.pods.version()
+	one, err := c.core.CoreV1().Pods(p.conf.namespace).List(ctx, metav1.ListOptions{LabelSelector: selectManaged, Limit: 1})
 	if err != nil {
 		err = p.failed("list Pods", err)
 		if fault.Of(err) == fault.Unavailable {
@@ -198,6 +199,12 @@ func (p *Provider) heard(ctx context.Context) error {
 			p.services.doubt()
 		}
 		return err
+	}
+	if above(told, one.ResourceVersion) {
+		// The cluster's data went back to an earlier copy: what the watch told of
+		// later is not there.
+		p.pods.doubt()
+		p.services.doubt()
 	}
 	if err := p.pods.await(ctx); err != nil {
 		return p.failed("watch "+p.pods.src.what, err)
