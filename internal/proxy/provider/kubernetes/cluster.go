@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -47,6 +48,8 @@ type conn struct {
 	idle func()
 	// over is closed when another one has taken its place.
 	over chan struct{}
+	// right says that it leads to the namespace that was met first.
+	right atomic.Bool
 }
 
 // cluster keeps the way to the cluster. Nothing is asked before it is needed.

@@ -124,6 +124,11 @@ func (p *Provider) rest(ctx context.Context, c *conn, name string, parts []schem
 			state = provider.Deleting
 		}
 	}
+	if state == provider.Gone {
+		if err := p.rightPlace(ctx, c); err != nil {
+			return "", err
+		}
+	}
 	return state, nil
 }
 

@@ -71,3 +71,13 @@ func (p *Provider) Restore(lost *corev1.Pod) {
 
 // Known is whether the provider's list has a Pod of that name.
 func (p *Provider) Known(name string) bool { return p.pods.uid(name) != "" }
+
+// Meet has the provider have met a namespace of that UID first; it returns the
+// one that it had.
+func (p *Provider) Meet(uid types.UID) types.UID {
+	p.home.mu.Lock()
+	defer p.home.mu.Unlock()
+	was := p.home.uid
+	p.home.uid = uid
+	return was
+}

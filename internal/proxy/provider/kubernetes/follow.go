@@ -69,7 +69,7 @@ type follower struct {
 
 func newFollower(p *Provider, src source) *follower {
 	f := &follower{
-		src: src, connect: p.cluster.conn, limit: p.limit, kick: make(chan struct{}, 1),
+		src: src, connect: p.connected, limit: p.limit, kick: make(chan struct{}, 1),
 		objects: map[string]metav1.Object{}, gone: map[types.UID]bool{}, turned: make(chan struct{}),
 	}
 	f.told, f.heard = p.listeners()

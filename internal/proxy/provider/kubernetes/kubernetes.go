@@ -49,6 +49,7 @@ type Provider struct {
 	log     *slog.Logger
 	working keyed
 	endings endings
+	home    home
 
 	pods, services *follower
 	ears           ears
@@ -135,15 +136,6 @@ func (p *Provider) bound(ctx context.Context, doing string) (context.Context, co
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.limit)
 	return ctx, cancel, nil
-}
-
-// connected is the way to the cluster.
-func (p *Provider) connected(ctx context.Context) (*conn, error) {
-	c, err := p.cluster.conn(ctx)
-	if err != nil {
-		return nil, p.failed("connect", err)
-	}
-	return c, nil
 }
 
 func (p *Provider) id(pod string) string {

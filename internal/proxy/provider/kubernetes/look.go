@@ -101,7 +101,7 @@ func (p *Provider) Get(ctx context.Context, ref provider.Ref) (provider.Instance
 		return provider.Instance{}, err
 	}
 	if pod == nil {
-		return provider.Instance{}, fault.Errorf(fault.NotFound, "host %s: there is no Pod %s", p.host, name)
+		return provider.Instance{}, p.notThere(ctx, c, "Pod "+name)
 	}
 	if err := p.belongs(pod, ref.Owner); err != nil {
 		return provider.Instance{}, err
@@ -148,6 +148,16 @@ func (p *Provider) list(ctx context.Context, installation string) ([]provider.In
 		return nil, err
 	}
 	pods := p.pods.all(TagOf(installation))
+	if len(pods) == 0 {
+		// A server lists nothing of a namespace that it does not have.
+		c, err := p.connected(ctx)
+		if err == nil {
+			err = p.rightPlace(ctx, c)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 	services := map[string]metav1.Object{}
 	if p.useServices(pods) {
 		p.services.start(p)
