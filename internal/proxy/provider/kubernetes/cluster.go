@@ -217,9 +217,10 @@ func parseKubeconfig(text provider.Secret) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// prompt has a lost connection told at once. client-go tries reads ten times
-// over as many seconds when it takes an error for such; here the reconciler does
-// that, and a listing must not wait.
+// prompt has a lost connection, and a server that is busy, told at once.
+// client-go tries again by itself, ten times over as many seconds or more, when
+// it takes an error for such, or when an answer of 429 or 500 and above says
+// Retry-After; here the reconciler does that, and a listing must not wait.
 type prompt struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -227,6 +228,9 @@ func (p prompt) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := p.RoundTripper.RoundTrip(r)
 	if err != nil && (utilnet.IsProbableEOF(err) || utilnet.IsConnectionReset(err)) {
 		return nil, errLost
+	}
+	if err == nil {
+		resp.Header.Del("Retry-After")
 	}
 	return resp, err
 }
