@@ -23,6 +23,9 @@ type childConfig struct {
 	// there is such a file.
 	Users string
 	Auth  bool
+	// Fold has names compared without regard to case, as squid does unless its
+	// configuration says otherwise: it asks for the name in lower case.
+	Fold bool
 }
 
 // Child is the whole of a proxy's process; in any other it returns at once.
@@ -50,12 +53,7 @@ func serve() {
 	_ = sock.Close()
 	f := &forward{self: ln.Addr().(*net.TCPAddr).AddrPort(), known: map[string]bool{}}
 	if cfg.Auth {
-		f.users = map[string]string{}
-		for line := range strings.Lines(cfg.Users) {
-			if user, hash, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-				f.users[user] = hash
-			}
-		}
+		f.users, f.fold = usersOf(cfg.Users), cfg.Fold
 	}
 	f.tr = &http.Transport{DialContext: f.dial, DisableCompression: true, DisableKeepAlives: true}
 	srv := &http.Server{Handler: f, ReadHeaderTimeout: 10 * time.Second}
@@ -63,11 +61,27 @@ func serve() {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
+// usersOf reads a file of users and hashes as basic_ncsa_auth does.
+func usersOf(file string) map[string]string {
+	users := map[string]string{}
+	for line := range strings.Lines(file) {
+		line = strings.TrimRight(line, "\r\n")
+		if line == "" || strings.ContainsAny(line[:1], "# \t") {
+			continue
+		}
+		if user, hash, ok := strings.Cut(line, ":"); ok {
+			users[user] = hash
+		}
+	}
+	return users
+}
+
 // forward is a forward proxy: requests in absolute form, and CONNECT.
 type forward struct {
 	self netip.AddrPort
 	// users are hashes by name; nil lets everybody in.
 	users map[string]string
+	fold  bool
 	tr    *http.Transport
 
 	mu    sync.Mutex
@@ -163,8 +177,11 @@ func (f *forward) admits(header string) bool {
 		return false
 	}
 	user, password, _ := strings.Cut(string(pair), ":")
+	if f.fold {
+		user = strings.ToLower(user)
+	}
 	hash, ok := f.users[user]
-	if !ok || bcrypt.CompareHashAndPassword([]byte(hash), []byte(password)) != nil {
+	if !ok || password == "" || bcrypt.CompareHashAndPassword([]byte(hash), []byte(password)) != nil {
 		return false
 	}
 	f.mu.Lock()

@@ -204,7 +204,7 @@ func (k *Kubelet) start(ctx context.Context, pod *corev1.Pod) error {
 	if len(c.Ports) == 0 {
 		return fmt.Errorf("the Pod %s has no port", pod.Name)
 	}
-	p, err := k.launch(pod, int(c.Ports[0].ContainerPort), files["users"])
+	p, err := k.launch(pod, int(c.Ports[0].ContainerPort), files)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -45,7 +46,7 @@ type process struct {
 }
 
 // launch starts the proxy on an address that nobody has.
-func (k *Kubelet) launch(pod *corev1.Pod, port int, users []byte) (*process, error) {
+func (k *Kubelet) launch(pod *corev1.Pod, port int, files map[string][]byte) (*process, error) {
 	var ln *net.TCPListener
 	for range tries {
 		ip := netip.AddrFrom4([4]byte{127, byte(64 + rand.N(64)), byte(rand.N(256)), byte(1 + rand.N(254))})
@@ -78,7 +79,10 @@ func (k *Kubelet) launch(pod *corev1.Pod, port int, users []byte) (*process, err
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	if err := json.NewEncoder(life).Encode(childConfig{Users: string(users), Auth: users != nil}); err != nil {
+	users, auth := files["users"]
+	conf, squid := files["squid.conf"]
+	said := childConfig{Users: string(users), Auth: auth, Fold: squid && !bytes.Contains(conf, []byte("\nauth_param basic casesensitive on\n"))}
+	if err := json.NewEncoder(life).Encode(said); err != nil {
 		_ = life.Close()
 	}
 	p := &process{

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -53,6 +54,8 @@ func Reasons() []string {
 	}
 }
 
+const namespaces = "namespaces"
+
 // right is one verb on one kind of object.
 type right struct{ verb, group, resource string }
 
@@ -68,6 +71,7 @@ func rights(service bool) []right {
 	add("", "pods", "get", "list", "watch", "create", "delete")
 	add("", "secrets", "get", "list", "create", "update", "delete")
 	add("coordination.k8s.io", "leases", "list", "create", "patch", "delete")
+	add("", namespaces, "get") // of the provider's own alone
 	if service {
 		add("", "services", "get", "list", "watch", "create", "delete")
 	}
@@ -99,6 +103,7 @@ func (p *Provider) examine(ctx context.Context, row *provider.HostHealth) error 
 		row.Reason = p.judge(err).reason
 		return p.failed("connect", err)
 	}
+	note := ""
 	// In the order in which a person would mend them.
 	asks := []func() error{
 		func() error {
@@ -109,7 +114,11 @@ func (p *Provider) examine(ctx context.Context, row *provider.HostHealth) error 
 			}
 			return p.failed("ask for the version", err)
 		},
-		func() error { return p.allowed(ctx, c) },
+		func() error { return p.rightPlace(ctx, c) },
+		func() (err error) {
+			note, err = p.allowed(ctx, c)
+			return err
+		},
 		func() error { return p.rehearse(ctx, c) },
 	}
 	errs := make([]error, len(asks))
@@ -123,7 +132,7 @@ func (p *Provider) examine(ctx context.Context, row *provider.HostHealth) error 
 			return err
 		}
 	}
-	row.Message = fmt.Sprintf("Kubernetes %s, namespace %s", row.Version, p.conf.namespace)
+	row.Message = fmt.Sprintf("Kubernetes %s, namespace %s%s", row.Version, p.conf.namespace, note)
 	return nil
 }
 
@@ -136,25 +145,29 @@ func serverVersion(ctx context.Context, c *conn) (string, error) {
 }
 
 // allowed asks for each right that a dry run of a Pod does not show. One that is
-// missing shows later otherwise, when a Proxy is deleted.
-func (p *Provider) allowed(ctx context.Context, c *conn) error {
+// missing shows later otherwise, when a Proxy is deleted. note is for a Role that
+// is enough and yet hides something.
+func (p *Provider) allowed(ctx context.Context, c *conn) (note string, err error) {
 	rules, err := c.core.AuthorizationV1().SelfSubjectRulesReviews().Create(ctx, &authorizationv1.SelfSubjectRulesReview{
 		Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: p.conf.namespace},
 	}, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsForbidden(err):
-		return nil // who may not ask what is allowed is told by the refusal itself
+		return "", nil // who may not ask what is allowed is told by the refusal itself
 	case err != nil:
-		return p.failed("ask for the user's rights", err)
+		return "", p.failed("ask for the user's rights", err)
 	case rules.Status.Incomplete:
-		return nil
+		return "", nil
 	}
 	for _, r := range rights(p.conf.service != nil) {
-		if !grants(rules.Status.ResourceRules, r) {
-			return &lacking{fault.Errorf(fault.Denied, "host %s: the user may not %s %s: bind the Role of docs/kubernetes-provider.md to it in namespace %s", p.host, r.verb, r.resource, p.conf.namespace)}
+		if !grants(rules.Status.ResourceRules, r, p.conf.namespace) {
+			return "", &lacking{fault.Errorf(fault.Denied, "host %s: the user may not %s %s: bind the Role of docs/kubernetes-provider.md to it in namespace %s", p.host, r.verb, r.resource, p.conf.namespace)}
 		}
 	}
-	return nil
+	if !grants(rules.Status.ResourceRules, right{"list", "", services.Resource}, "") {
+		note = "; Services cannot be looked at, so what an earlier section with service left there is not seen"
+	}
+	return note, nil
 }
 
 // lacking is the finding that a right is missing.
@@ -162,7 +175,8 @@ type lacking struct{ error }
 
 func (l *lacking) Unwrap() error { return l.error }
 
-func grants(rules []authorizationv1.ResourceRule, r right) bool {
+// grants reports that rules give a right, to a namespace where it is about one.
+func grants(rules []authorizationv1.ResourceRule, r right, namespace string) bool {
 	has := func(list []string, want string) bool {
 		for _, s := range list {
 			if s == want || s == "*" {
@@ -172,7 +186,8 @@ func grants(rules []authorizationv1.ResourceRule, r right) bool {
 		return false
 	}
 	for _, rule := range rules {
-		if has(rule.Verbs, r.verb) && has(rule.APIGroups, r.group) && has(rule.Resources, r.resource) && len(rule.ResourceNames) == 0 {
+		if has(rule.Verbs, r.verb) && has(rule.APIGroups, r.group) && has(rule.Resources, r.resource) &&
+			(len(rule.ResourceNames) == 0 || r.resource == namespaces && slices.Contains(rule.ResourceNames, namespace)) {
 			return true
 		}
 	}
@@ -202,6 +217,9 @@ func (p *Provider) rehearse(ctx context.Context, c *conn) error {
 func (p *Provider) verdict(err error) string {
 	if _, ok := errors.AsType[*lacking](err); ok {
 		return ReasonForbidden
+	}
+	if _, ok := errors.AsType[*misled](err); ok {
+		return ReasonKubeconfig
 	}
 	if e, ok := errors.AsType[*oneLine](err); ok {
 		return p.judge(e.err).reason

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -47,6 +48,8 @@ type conn struct {
 	idle func()
 	// over is closed when another one has taken its place.
 	over chan struct{}
+	// right says that it leads to the namespace that was met first.
+	right atomic.Bool
 }
 
 // cluster keeps the way to the cluster. Nothing is asked before it is needed.
@@ -214,9 +217,10 @@ func parseKubeconfig(text provider.Secret) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// prompt has a lost connection told at once. client-go tries reads ten times
-// over as many seconds when it takes an error for such; here the reconciler does
-// that, and a listing must not wait.
+// prompt has a lost connection, and a server that is busy, told at once.
+// client-go tries again by itself, ten times over as many seconds or more, when
+// it takes an error for such, or when an answer of 429 or 500 and above says
+// Retry-After; here the reconciler does that, and a listing must not wait.
 type prompt struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -224,6 +228,9 @@ func (p prompt) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := p.RoundTripper.RoundTrip(r)
 	if err != nil && (utilnet.IsProbableEOF(err) || utilnet.IsConnectionReset(err)) {
 		return nil, errLost
+	}
+	if err == nil {
+		resp.Header.Del("Retry-After")
 	}
 	return resp, err
 }

@@ -56,7 +56,7 @@ func (p *Provider) Create(ctx context.Context, spec provider.Spec) (provider.Ins
 	if err := p.belongs(pod, w.owner); err != nil {
 		return provider.Instance{}, err
 	}
-	svc, err := p.service(ctx, c, w.name)
+	svc, err := p.serviceOf(ctx, c, pod)
 	if err != nil {
 		return provider.Instance{}, err
 	}
@@ -66,6 +66,12 @@ func (p *Provider) Create(ctx context.Context, spec provider.Spec) (provider.Ins
 		in.Owner.Installation = w.owner.Installation
 		return in, nil
 	case provider.Stopped:
+		if kind := p.serviceKind(pod); kind != noService && kind != p.conf.serviceKind() {
+			// The new Pod does not know of it, so it goes first.
+			if _, err := p.deletePart(ctx, c, services, w.name, w.owner); err != nil {
+				return provider.Instance{}, err
+			}
+		}
 		if err := provider.Step(ctx, stepEnded); err != nil {
 			return provider.Instance{}, err
 		}
@@ -97,7 +103,7 @@ func (p *Provider) make(ctx context.Context, c *conn, w *wanted) (provider.Insta
 	if err := p.putSecret(ctx, c, w); err != nil {
 		return provider.Instance{}, err
 	}
-	svc, err := p.putService(ctx, c, w)
+	svc, err := p.putService(ctx, c, w, p.conf.serviceKind())
 	if err != nil {
 		return provider.Instance{}, err
 	}
@@ -129,7 +135,7 @@ func (p *Provider) complete(ctx context.Context, c *conn, w *wanted, pod *corev1
 		}
 	}
 	if svc == nil {
-		if svc, err = p.putService(ctx, c, w); err != nil {
+		if svc, err = p.putService(ctx, c, w, p.serviceKind(pod)); err != nil {
 			return provider.Instance{}, err
 		}
 	}
@@ -169,16 +175,29 @@ func (p *Provider) putSecret(ctx context.Context, c *conn, w *wanted) error {
 	return p.failed(doing, err)
 }
 
-// putService makes the instance's Service where the section asks for one.
-func (p *Provider) putService(ctx context.Context, c *conn, w *wanted) (*corev1.Service, error) {
+// putService makes the instance's Service of a kind, if any.
+func (p *Provider) putService(ctx context.Context, c *conn, w *wanted, kind string) (*corev1.Service, error) {
+	if kind == noService {
+		return nil, nil
+	}
 	svc, err := p.service(ctx, c, w.name)
-	if err != nil || p.services == nil {
+	if err != nil {
 		return nil, err
 	}
 	if svc != nil {
-		return svc, p.belongs(svc, w.owner)
+		if err := p.belongs(svc, w.owner); err != nil {
+			return nil, err
+		}
+		if svc.DeletionTimestamp == nil && string(svc.Spec.Type) == kind {
+			return svc, nil
+		}
+		// Of an earlier instance: its address goes with it.
+		if _, err := p.deletePart(ctx, c, services, w.name, w.owner); err != nil {
+			return nil, err
+		}
+		return nil, fault.Errorf(fault.Transient, "host %s: Service %s of an earlier instance is still being removed (finalizers: %s); the instance is made when it is gone", p.host, w.name, holders(svc))
 	}
-	if svc, err = p.serviceOf(w); err != nil {
+	if svc, err = p.newService(w, kind); err != nil {
 		return nil, err
 	}
 	if err := provider.Step(ctx, stepService); err != nil {

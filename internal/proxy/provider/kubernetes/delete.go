@@ -71,35 +71,90 @@ func (p *Provider) Delete(ctx context.Context, ref provider.Ref) (provider.State
 	if err != nil {
 		return "", err
 	}
+	pod, first := p.pod(ctx, c, name)
+	if pod != nil {
+		if err := p.seesService(ctx, c, pod); err != nil {
+			return "", err
+		}
+		first = p.deletePod(ctx, c, pod, ref.Owner)
+	}
 	// One that fails does not keep the others from being tried.
-	first := p.deletePod(ctx, c, name, ref.Owner)
+	var left []schema.GroupVersionResource
 	for _, kind := range p.parts() {
-		if err := p.deletePart(ctx, c, kind, name, ref.Owner); err != nil && first == nil {
+		was, err := p.deletePart(ctx, c, kind, name, ref.Owner)
+		if err != nil && first == nil {
 			first = err
+		}
+		if was {
+			left = append(left, kind)
 		}
 	}
 	if first != nil {
 		return "", first
 	}
+	return p.rest(ctx, c, name, left)
+}
+
+// rest says what is still there of an instance after its parts were deleted: a
+// node ends a Pod, and a finalizer may hold anything, as a cloud's does that has
+// a load balancer to give back. What may stay so for ever is an error that says
+// why.
+func (p *Provider) rest(ctx context.Context, c *conn, name string, parts []schema.GroupVersionResource) (provider.State, error) {
 	pod, err := p.pod(ctx, c, name)
 	if err != nil {
 		return "", err
 	}
-	switch {
-	case pod == nil:
-		return provider.Gone, nil
-	case p.overdue(pod):
-		// It may stay so for ever: whoever waits for it is told why.
+	if pod != nil && p.overdue(pod) {
 		_, why := p.state(pod)
 		return "", fault.Errorf(fault.Unavailable, "host %s: %s", p.host, why)
 	}
-	return provider.Deleting, nil
+	state := provider.Gone
+	if pod != nil {
+		state = provider.Deleting
+	}
+	for _, kind := range parts {
+		m, err := p.part(ctx, c, kind, name)
+		if err != nil {
+			return "", err
+		}
+		if m != nil && p.stuck(m) {
+			return "", p.held(kind, m)
+		}
+		if m != nil {
+			state = provider.Deleting
+		}
+	}
+	if state == provider.Gone {
+		if err := p.rightPlace(ctx, c); err != nil {
+			return "", err
+		}
+	}
+	return state, nil
 }
 
-func (p *Provider) deletePod(ctx context.Context, c *conn, name string, o provider.Owner) error {
-	pod, err := p.pod(ctx, c, name)
-	if err != nil || pod == nil || pod.DeletionTimestamp != nil {
-		return err
+// held is the error of a part that does not go.
+func (p *Provider) held(kind schema.GroupVersionResource, m metav1.Object) error {
+	return fault.Errorf(fault.Unavailable, "host %s: %s %s is being deleted and is still there (finalizers: %s): see whether the controller of that finalizer runs, for a load balancer the cloud's own; take the finalizer away only when what it stands for is gone",
+		p.host, kind.Resource, m.GetName(), holders(m))
+}
+
+// seesService returns Denied where a Pod has a Service and Services may not be
+// read: the Pod alone tells of it, so it stays until its Service can go too.
+func (p *Provider) seesService(ctx context.Context, c *conn, pod *corev1.Pod) error {
+	kind := p.serviceKind(pod)
+	if kind == noService {
+		return nil
+	}
+	_, err := p.part(ctx, c, services, pod.Name)
+	if apierrors.IsForbidden(err) {
+		return fault.Errorf(fault.Denied, "host %s: Pod %s was made with a Service (%s), which cannot be removed: put the rule about services back into the Role: %w", p.host, pod.Name, kind, err)
+	}
+	return err
+}
+
+func (p *Provider) deletePod(ctx context.Context, c *conn, pod *corev1.Pod, o provider.Owner) error {
+	if pod.DeletionTimestamp != nil {
+		return nil
 	}
 	if err := p.belongs(pod, o); err != nil {
 		return err
@@ -123,21 +178,25 @@ func (p *Provider) removePod(ctx context.Context, c *conn, pod *corev1.Pod, wait
 	return p.failed("delete Pod "+pod.Name, err)
 }
 
-func (p *Provider) deletePart(ctx context.Context, c *conn, kind schema.GroupVersionResource, name string, o provider.Owner) error {
+// deletePart deletes a part; was says that there was one.
+func (p *Provider) deletePart(ctx context.Context, c *conn, kind schema.GroupVersionResource, name string, o provider.Owner) (was bool, err error) {
 	m, err := p.part(ctx, c, kind, name)
 	if p.unneeded(kind, err) {
-		return nil
+		return false, nil
 	}
 	if err != nil || m == nil {
-		return err
+		return false, err
 	}
 	if err := p.belongs(m, o); err != nil {
-		return err
+		return false, err
+	}
+	if m.DeletionTimestamp != nil {
+		return true, nil
 	}
 	if err := provider.Step(ctx, "kubernetes: delete "+kind.Resource); err != nil {
-		return err
+		return true, err
 	}
-	return p.removePart(ctx, c, kind, m, "")
+	return true, p.removePart(ctx, c, kind, m, "")
 }
 
 // removePart deletes that very object, in that version unless it is empty.

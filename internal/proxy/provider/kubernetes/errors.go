@@ -42,7 +42,7 @@ func (p *Provider) judge(err error) refusal {
 		return refusal{fault.Permanent, ReasonUnauthorized, "the credentials are not accepted: renew them in the kubeconfig Secret; a new one is read without a restart"}
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return refusal{fault.Permanent, ReasonNamespaceMissing, fmt.Sprintf("namespace %s is being deleted: make it again, or name another one in the provider's section", ns)}
-	case apierrors.IsNotFound(err) && namespaceMissing(err):
+	case apierrors.IsNotFound(err) && namespaceMissing(err) && !apierrors.IsUnexpectedServerError(err):
 		return refusal{fault.Permanent, ReasonNamespaceMissing, fmt.Sprintf("make namespace %s, or name another one in the provider's section", ns)}
 	case apierrors.IsForbidden(err) && strings.Contains(text, "exceeded quota"), apierrors.IsForbidden(err) && strings.Contains(text, "failed quota"):
 		return refusal{fault.Quota, ReasonQuotaExceeded, fmt.Sprintf("raise the ResourceQuota of namespace %s, or delete Proxies", ns)}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"fleetdesk/internal/core/fault"
 )
@@ -59,4 +61,23 @@ func Rights() []Right {
 		out = append(out, Right{r.verb, r.group, r.resource})
 	}
 	return out
+}
+
+// Restore has the provider believe that it has seen a Pod, of that object, which
+// a cluster that went back to a copy of its data does not have.
+func (p *Provider) Restore(lost *corev1.Pod) {
+	p.pods.event(watch.Added, lost)
+}
+
+// Known is whether the provider's list has a Pod of that name.
+func (p *Provider) Known(name string) bool { return p.pods.uid(name) != "" }
+
+// Meet has the provider have met a namespace of that UID first; it returns the
+// one that it had.
+func (p *Provider) Meet(uid types.UID) types.UID {
+	p.home.mu.Lock()
+	defer p.home.mu.Unlock()
+	was := p.home.uid
+	p.home.uid = uid
+	return was
 }

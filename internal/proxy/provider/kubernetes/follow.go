@@ -8,11 +8,9 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"fleetdesk/internal/core/fault"
@@ -30,53 +28,6 @@ const (
 	// maxPages bounds a list that has no end.
 	maxPages = 1000
 )
-
-// source is one kind of object to follow.
-type source struct {
-	what  string
-	list  func(ctx context.Context, c *conn, o metav1.ListOptions) ([]metav1.Object, metav1.ListMeta, error)
-	watch func(ctx context.Context, c *conn, o metav1.ListOptions) (watch.Interface, error)
-}
-
-func podSource(ns string) source {
-	return source{
-		what: "Pods",
-		list: func(ctx context.Context, c *conn, o metav1.ListOptions) ([]metav1.Object, metav1.ListMeta, error) {
-			l, err := c.core.CoreV1().Pods(ns).List(ctx, o)
-			if err != nil {
-				return nil, metav1.ListMeta{}, err
-			}
-			all := make([]metav1.Object, len(l.Items))
-			for i := range l.Items {
-				all[i] = &l.Items[i]
-			}
-			return all, l.ListMeta, nil
-		},
-		watch: func(ctx context.Context, c *conn, o metav1.ListOptions) (watch.Interface, error) {
-			return c.core.CoreV1().Pods(ns).Watch(ctx, o)
-		},
-	}
-}
-
-func serviceSource(ns string) source {
-	return source{
-		what: "Services",
-		list: func(ctx context.Context, c *conn, o metav1.ListOptions) ([]metav1.Object, metav1.ListMeta, error) {
-			l, err := c.core.CoreV1().Services(ns).List(ctx, o)
-			if err != nil {
-				return nil, metav1.ListMeta{}, err
-			}
-			all := make([]metav1.Object, len(l.Items))
-			for i := range l.Items {
-				all[i] = &l.Items[i]
-			}
-			return all, l.ListMeta, nil
-		},
-		watch: func(ctx context.Context, c *conn, o metav1.ListOptions) (watch.Interface, error) {
-			return c.core.CoreV1().Services(ns).Watch(ctx, o)
-		},
-	}
-}
 
 // follower is an informer: it lists once, watches from there, and lists again
 // when the watch is lost for good. Unlike client-go's it can say at any moment
@@ -96,13 +47,18 @@ type follower struct {
 	// failed is told why listening failed, once for each text.
 	failed func(error)
 
+	once sync.Once
 	kick chan struct{}
 
 	mu      sync.Mutex
 	objects map[string]metav1.Object
 	// gone are objects that our calls saw gone, until the watch knows it too.
 	gone map[types.UID]bool
-	up   bool
+	// since are what our calls took in since a whole list was last asked for, by
+	// name, high is the version up to which list and watch have told everything.
+	since map[string]metav1.Object
+	high  string
+	up    bool
 	// turned is closed, and made anew, when up changes or a try has failed.
 	turned chan struct{}
 	// err is why the last try failed, losses how many have.
@@ -113,7 +69,7 @@ type follower struct {
 
 func newFollower(p *Provider, src source) *follower {
 	f := &follower{
-		src: src, connect: p.cluster.conn, limit: p.limit, kick: make(chan struct{}, 1),
+		src: src, connect: p.connected, limit: p.limit, kick: make(chan struct{}, 1),
 		objects: map[string]metav1.Object{}, gone: map[types.UID]bool{}, turned: make(chan struct{}),
 	}
 	f.told, f.heard = p.listeners()
@@ -126,6 +82,18 @@ func newFollower(p *Provider, src source) *follower {
 		}
 	}
 	return f
+}
+
+// start begins to listen, once.
+func (f *follower) start(p *Provider) {
+	f.once.Do(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		p.group.Go(func() { f.run(ctx) })
+		p.group.Go(func() {
+			<-p.done
+			cancel()
+		})
+	})
 }
 
 // run listens until ctx ends.
@@ -214,6 +182,7 @@ func (f *follower) refill(ctx context.Context, c *conn) (version string, err err
 	ctx, cancel := context.WithTimeout(ctx, f.limit)
 	defer cancel()
 	all := map[string]metav1.Object{}
+	f.begin()
 	o := metav1.ListOptions{LabelSelector: selectManaged, Limit: page}
 	for range maxPages {
 		items, meta, err := f.src.list(ctx, c, o)
@@ -274,10 +243,12 @@ func (f *follower) drain(ctx context.Context, w watch.Interface, version string)
 				return version, fmt.Errorf("the watch told of a %T", ev.Object)
 			}
 			version = obj.GetResourceVersion()
-			if ev.Type != watch.Bookmark {
-				f.event(ev.Type, lean(obj))
-				f.told(ev.Type, obj)
+			if ev.Type == watch.Bookmark {
+				f.reached(version)
+				continue
 			}
+			f.event(ev.Type, lean(obj))
+			f.told(ev.Type, obj)
 		}
 	}
 }
@@ -294,90 +265,6 @@ func (b bounded) Stop() { b.Interface.Stop(); b.cancel() }
 func lean(obj metav1.Object) metav1.Object {
 	obj.SetManagedFields(nil)
 	return obj
-}
-
-// replace takes a whole list in. What our calls have seen since is newer.
-func (f *follower) replace(all map[string]metav1.Object, version string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	listed := map[types.UID]bool{}
-	for name, obj := range all {
-		listed[obj.GetUID()] = true
-		if f.gone[obj.GetUID()] || newer(f.objects[name], obj.GetResourceVersion()) {
-			delete(all, name)
-		}
-	}
-	for name, obj := range f.objects {
-		if newer(obj, version) {
-			all[name] = obj
-		}
-	}
-	for uid := range f.gone {
-		if !listed[uid] {
-			delete(f.gone, uid)
-		}
-	}
-	f.objects = all
-}
-
-func newer(obj metav1.Object, version string) bool {
-	if obj == nil {
-		return false
-	}
-	order, err := resourceversion.CompareResourceVersion(obj.GetResourceVersion(), version)
-	return err == nil && order > 0
-}
-
-func (f *follower) event(kind watch.EventType, obj metav1.Object) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	old := f.objects[obj.GetName()]
-	switch {
-	case kind == watch.Deleted:
-		delete(f.gone, obj.GetUID())
-		if old != nil && old.GetUID() == obj.GetUID() {
-			delete(f.objects, obj.GetName())
-		}
-	case f.gone[obj.GetUID()], newer(old, obj.GetResourceVersion()):
-	default:
-		f.objects[obj.GetName()] = obj
-	}
-}
-
-// learn takes in what a call of ours has read or written.
-func (f *follower) learn(obj metav1.Object) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.gone, obj.GetUID())
-	old := f.objects[obj.GetName()]
-	if _, err := resourceversion.CompareResourceVersion(obj.GetResourceVersion(), "1"); err != nil || newer(old, obj.GetResourceVersion()) {
-		return
-	}
-	if obj.GetLabels()[labelManaged] != managedBy {
-		return // the watch does not tell of it either
-	}
-	f.objects[obj.GetName()] = lean(obj)
-}
-
-// uid is that of the known object of a name; empty for none.
-func (f *follower) uid(name string) types.UID {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if obj := f.objects[name]; obj != nil {
-		return obj.GetUID()
-	}
-	return ""
-}
-
-// learnGone takes in that a call which began when uid was known found nothing
-// of that name.
-func (f *follower) learnGone(name string, uid types.UID) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if obj := f.objects[name]; uid != "" && obj != nil && obj.GetUID() == uid {
-		delete(f.objects, name)
-		f.gone[uid] = true
-	}
 }
 
 // all is what there is of an installation, by name.
@@ -475,8 +362,3 @@ func (f *follower) doubt() {
 		stop()
 	}
 }
-
-var (
-	_ metav1.Object = (*corev1.Pod)(nil)
-	_ metav1.Object = (*corev1.Service)(nil)
-)

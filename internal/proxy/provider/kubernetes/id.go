@@ -32,6 +32,8 @@ const (
 	// annotationOwner has the whole owner as JSON: an installation and a Proxy's
 	// name may be longer than a label.
 	annotationOwner = prefix + "owner"
+	// annotationService, on a Pod, has the kind of Service that it was made with.
+	annotationService = prefix + "service"
 )
 
 var (

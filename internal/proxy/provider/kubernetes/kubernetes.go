@@ -48,6 +48,8 @@ type Provider struct {
 	now     func() time.Time
 	log     *slog.Logger
 	working keyed
+	endings endings
+	home    home
 
 	pods, services *follower
 	ears           ears
@@ -56,9 +58,9 @@ type Provider struct {
 	making   map[string]bool
 
 	// done is closed by Close.
-	done       chan struct{}
-	begin, end sync.Once
-	group      sync.WaitGroup
+	done  chan struct{}
+	end   sync.Once
+	group sync.WaitGroup
 }
 
 var (
@@ -104,40 +106,28 @@ func New(o Options) (*Provider, error) {
 	}
 	p.cluster = &cluster{ref: conf.kubeconfig, secret: o.Secret, own: own, now: p.now, reading: make(chan struct{}, 1)}
 	p.pods = newFollower(p, podSource(conf.namespace))
-	if conf.service != nil {
-		p.services = newFollower(p, serviceSource(conf.namespace))
-	}
+	p.services = newFollower(p, serviceSource(conf.namespace))
 	return p, nil
 }
 
 // Close ends the watch and the connections. Pods go on.
 func (p *Provider) Close() error {
-	p.begin.Do(func() {}) // nothing begins any more
+	for _, f := range []*follower{p.pods, p.services} {
+		f.once.Do(func() {}) // nothing begins any more
+	}
 	p.end.Do(func() { close(p.done) })
 	p.group.Wait()
 	p.cluster.close()
 	return nil
 }
 
-// follow begins to listen to the cluster, once.
+// follow begins to listen to the cluster. Services are listened to when the
+// section asks for them, or when a Pod is met that was made with one.
 func (p *Provider) follow() {
-	p.begin.Do(func() {
-		ctx, cancel := context.WithCancel(context.Background())
-		for _, f := range p.followers() {
-			p.group.Go(func() { f.run(ctx) })
-		}
-		p.group.Go(func() {
-			<-p.done
-			cancel()
-		})
-	})
-}
-
-func (p *Provider) followers() []*follower {
-	if p.services == nil {
-		return []*follower{p.pods}
+	p.pods.start(p)
+	if p.conf.service != nil {
+		p.services.start(p)
 	}
-	return []*follower{p.pods, p.services}
 }
 
 // bound gives a call its deadline. An ended context is an error at once.
@@ -147,15 +137,6 @@ func (p *Provider) bound(ctx context.Context, doing string) (context.Context, co
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.limit)
 	return ctx, cancel, nil
-}
-
-// connected is the way to the cluster.
-func (p *Provider) connected(ctx context.Context) (*conn, error) {
-	c, err := p.cluster.conn(ctx)
-	if err != nil {
-		return nil, p.failed("connect", err)
-	}
-	return c, nil
 }
 
 func (p *Provider) id(pod string) string {

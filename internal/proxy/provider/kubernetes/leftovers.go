@@ -67,7 +67,7 @@ func (p *Provider) leftovers(ctx context.Context, installation string, keep []st
 		for i := range parts[what] {
 			m := &parts[what][i]
 			o, says := ownerOf(m)
-			if says == strange || kept[o.UID] || used[m.Name] || m.DeletionTimestamp != nil {
+			if says == strange || kept[o.UID] || used[m.Name] {
 				continue
 			}
 			found = append(found, provider.Leftover{Host: p.host, ID: what + "/" + m.Name + "/" + string(m.UID), What: what})
@@ -144,5 +144,18 @@ func (p *Provider) RemoveLeftover(ctx context.Context, installation string, l pr
 	if err := provider.Step(ctx, "kubernetes: clear"); err != nil {
 		return err
 	}
-	return p.removePart(ctx, c, kind, m, m.ResourceVersion)
+	if m.DeletionTimestamp == nil {
+		if err := p.removePart(ctx, c, kind, m, m.ResourceVersion); err != nil || len(m.Finalizers) == 0 {
+			return err
+		}
+	}
+	// A finalizer may hold it: it is removed when it is gone.
+	still, err := p.part(ctx, c, kind, name)
+	switch {
+	case err != nil || still == nil || still.UID != m.UID:
+		return err
+	case p.stuck(still):
+		return p.held(kind, still)
+	}
+	return fault.Errorf(fault.Transient, "host %s: %s %s is being removed (finalizers: %s)", p.host, kind.Resource, name, holders(still))
 }

@@ -29,12 +29,18 @@ func (p *Provider) pod(ctx context.Context, c *conn, name string) (*corev1.Pod, 
 	return pod, nil
 }
 
-// service reads the Pod's Service from the server where the section asks for
-// one; nil when it is not there.
-func (p *Provider) service(ctx context.Context, c *conn, name string) (*corev1.Service, error) {
-	if p.services == nil {
+// serviceOf reads a Pod's Service from the server where it was made with one; nil
+// when it is not there.
+func (p *Provider) serviceOf(ctx context.Context, c *conn, pod *corev1.Pod) (*corev1.Service, error) {
+	if p.serviceKind(pod) == noService {
 		return nil, nil
 	}
+	return p.service(ctx, c, pod.Name)
+}
+
+// service reads a Service from the server; nil when it is not there.
+func (p *Provider) service(ctx context.Context, c *conn, name string) (*corev1.Service, error) {
+	p.services.start(p)
 	before := p.services.uid(name)
 	svc, err := c.core.CoreV1().Services(p.conf.namespace).Get(ctx, name, metav1.GetOptions{})
 	if missing(err) {
@@ -95,12 +101,12 @@ func (p *Provider) Get(ctx context.Context, ref provider.Ref) (provider.Instance
 		return provider.Instance{}, err
 	}
 	if pod == nil {
-		return provider.Instance{}, fault.Errorf(fault.NotFound, "host %s: there is no Pod %s", p.host, name)
+		return provider.Instance{}, p.notThere(ctx, c, "Pod "+name)
 	}
 	if err := p.belongs(pod, ref.Owner); err != nil {
 		return provider.Instance{}, err
 	}
-	svc, err := p.service(ctx, c, name)
+	svc, err := p.serviceOf(ctx, c, pod)
 	if err != nil {
 		return provider.Instance{}, err
 	}
@@ -141,11 +147,25 @@ func (p *Provider) list(ctx context.Context, installation string) ([]provider.In
 	if err := p.heard(ctx); err != nil {
 		return nil, err
 	}
+	pods := p.pods.all(TagOf(installation))
+	if len(pods) == 0 {
+		// A server lists nothing of a namespace that it does not have.
+		c, err := p.connected(ctx)
+		if err == nil {
+			err = p.rightPlace(ctx, c)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 	services := map[string]metav1.Object{}
-	if p.services != nil {
+	if p.useServices(pods) {
+		p.services.start(p)
+		if err := p.services.await(ctx); err != nil {
+			return nil, p.failed("watch "+p.services.src.what, err)
+		}
 		services = p.services.all(TagOf(installation))
 	}
-	pods := p.pods.all(TagOf(installation))
 	found := make([]provider.Instance, 0, len(pods))
 	for _, name := range slices.Sorted(maps.Keys(pods)) {
 		svc, _ := services[name].(*corev1.Service)
@@ -158,28 +178,46 @@ func (p *Provider) list(ctx context.Context, installation string) ([]provider.In
 	return found, nil
 }
 
-// heard returns nil when the server answers now and all watches stand.
+// useServices reports that Services are to be known: the section asks for them,
+// or one of the Pods was made with one.
+func (p *Provider) useServices(pods map[string]metav1.Object) bool {
+	if p.conf.service != nil {
+		return true
+	}
+	for _, pod := range pods {
+		if p.serviceKind(pod) != noService {
+			return true
+		}
+	}
+	return false
+}
+
+// heard returns nil when the server answers now and the watch of Pods stands.
 func (p *Provider) heard(ctx context.Context) error {
 	p.follow()
 	c, err := p.connected(ctx)
 	if err != nil {
 		return err
 	}
-	_, err = c.core.CoreV1().Pods(p.conf.namespace).List(ctx, metav1.ListOptions{LabelSelector: selectManaged, Limit: 1})
+	told := p.pods.version()
+	one, err := c.core.CoreV1().Pods(p.conf.namespace).List(ctx, metav1.ListOptions{LabelSelector: selectManaged, Limit: 1})
 	if err != nil {
 		err = p.failed("list Pods", err)
 		if fault.Of(err) == fault.Unavailable {
 			// Whatever cut this call may have cut the watch, and not told it.
-			for _, f := range p.followers() {
-				f.doubt()
-			}
+			p.pods.doubt()
+			p.services.doubt()
 		}
 		return err
 	}
-	for _, f := range p.followers() {
-		if err := f.await(ctx); err != nil {
-			return p.failed("watch "+f.src.what, err)
-		}
+	if above(told, one.ResourceVersion) {
+		// The cluster's data went back to an earlier copy: what the watch told of
+		// later is not there.
+		p.pods.doubt()
+		p.services.doubt()
+	}
+	if err := p.pods.await(ctx); err != nil {
+		return p.failed("watch "+p.pods.src.what, err)
 	}
 	return nil
 }

@@ -45,14 +45,18 @@ func (p *Provider) secretOf(w *wanted) (*corev1.Secret, error) {
 	return &corev1.Secret{ObjectMeta: m, Type: corev1.SecretTypeOpaque, Data: data}, err
 }
 
-func (p *Provider) serviceOf(w *wanted) (*corev1.Service, error) {
+// newService is a Service of that kind; its annotations are the section's while
+// it has some.
+func (p *Provider) newService(w *wanted, kind string) (*corev1.Service, error) {
 	m, err := p.meta(w)
 	if err != nil {
 		return nil, err
 	}
-	maps.Copy(m.Annotations, p.conf.service.Annotations)
+	if p.conf.service != nil {
+		maps.Copy(m.Annotations, p.conf.service.Annotations)
+	}
 	svc := &corev1.Service{ObjectMeta: m, Spec: corev1.ServiceSpec{
-		Type:     corev1.ServiceType(p.conf.service.Type),
+		Type:     corev1.ServiceType(kind),
 		Selector: map[string]string{labelInstallation: TagOf(w.owner.Installation), labelUID: w.owner.UID},
 		Ports:    []corev1.ServicePort{{Name: portName, Port: int32(w.port), TargetPort: intstr.FromString(portName)}},
 	}}
@@ -72,6 +76,7 @@ func (p *Provider) podOf(w *wanted) (*corev1.Pod, error) {
 	for key, value := range p.conf.labels {
 		m.Labels[key] = value
 	}
+	m.Annotations[annotationService] = p.conf.serviceKind()
 	spread := p.conf.spread
 	spread.LabelSelector = &metav1.LabelSelector{MatchLabels: map[string]string{labelInstallation: TagOf(w.owner.Installation)}}
 	no, yes, wait := false, true, int64(grace)

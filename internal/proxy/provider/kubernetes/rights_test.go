@@ -129,7 +129,9 @@ func without(rules []rbacv1.PolicyRule, r kubernetes.Right) []rbacv1.PolicyRule 
 		if rule.APIGroups[0] == r.Group && rule.Resources[0] == r.Resource {
 			rule.Verbs = slices.DeleteFunc(slices.Clone(rule.Verbs), func(v string) bool { return v == r.Verb })
 		}
-		out = append(out, rule)
+		if len(rule.Verbs) > 0 {
+			out = append(out, rule)
+		}
 	}
 	return out
 }

@@ -15,7 +15,11 @@ func Role(namespace string, service bool) *rbacv1.Role {
 			role.Rules[last].Verbs = append(role.Rules[last].Verbs, r.verb)
 			continue
 		}
-		role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{r.group}, Resources: []string{r.resource}, Verbs: []string{r.verb}})
+		rule := rbacv1.PolicyRule{APIGroups: []string{r.group}, Resources: []string{r.resource}, Verbs: []string{r.verb}}
+		if r.resource == namespaces {
+			rule.ResourceNames = []string{namespace}
+		}
+		role.Rules = append(role.Rules, rule)
 	}
 	return role
 }

@@ -79,6 +79,7 @@ http_access deny !web
 auth_param basic program /usr/lib/squid/basic_ncsa_auth %s/%s
 auth_param basic children 4 startup=1 idle=1
 auth_param basic realm fleetdesk
+auth_param basic casesensitive on
 auth_param basic credentialsttl 1 hour
 acl known proxy_auth REQUIRED
 http_access allow known
@@ -121,6 +122,10 @@ func checkCredentials(c provider.Credentials, hashed bool) error {
 		return fault.New(fault.Invalid, "authSecretRef: the user name is empty or holds a ':' or a line's end, which basic authentication cannot carry")
 	case bytes.ContainsAny(c.Password, "\x00\r\n"):
 		return fault.New(fault.Invalid, "authSecretRef: the password holds a zero byte or a line's end, which squid cannot check")
+	case hashed && strings.ContainsAny(c.User[:1], "# \t"):
+		return fault.New(fault.Invalid, "authSecretRef: the user name begins with '#', a space or a tab, and squid takes such a line of its file of users for a comment: take another name")
+	case hashed && len(c.Password) == 0:
+		return fault.New(fault.Invalid, "authSecretRef: the password is empty, which squid lets nobody in with: give one")
 	case hashed && len(c.Password) > maxPassword:
 		return fault.Errorf(fault.Invalid, "authSecretRef: the password has %d bytes, and a bcrypt hash holds %d: take a shorter one", len(c.Password), maxPassword)
 	}

@@ -6,21 +6,34 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fleetdesk/internal/proxy/provider"
 )
 
-// lateness is how long after its grace a Pod that is to end may still be there
-// before its node is thought to be away.
-const lateness = time.Minute
+// noService is the annotation of a Pod that has no Service.
+const noService = "none"
 
-// overdue reports that a Pod was to end long ago.
-func (p *Provider) overdue(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp != nil && p.now().Sub(pod.DeletionTimestamp.Time) > lateness
+// serviceKind is the kind of Service that a Pod was made with: the section may
+// ask for another one by now, and a proxy that runs stays reachable where it is.
+func (p *Provider) serviceKind(pod metav1.Object) string {
+	switch kind := pod.GetAnnotations()[annotationService]; kind {
+	case noService, string(corev1.ServiceTypeClusterIP), string(corev1.ServiceTypeNodePort), string(corev1.ServiceTypeLoadBalancer):
+		return kind
+	}
+	return p.conf.serviceKind()
 }
 
-// instance is a Pod as the contract shows it. svc is its Service where the
-// section asks for one, nil when it is not there.
+// serviceKind is the kind of Service that new Pods get.
+func (s *settled) serviceKind() string {
+	if s.service == nil {
+		return noService
+	}
+	return s.service.Type
+}
+
+// instance is a Pod as the contract shows it. svc is its Service where it was
+// made with one, nil when it is not there.
 func (p *Provider) instance(pod *corev1.Pod, svc *corev1.Service) provider.Instance {
 	o, says := ownerOf(pod)
 	in := provider.Instance{ID: p.id(pod.Name), Owner: o, Host: p.host, Created: pod.CreationTimestamp.Time}
@@ -45,11 +58,14 @@ func (p *Provider) instance(pod *corev1.Pod, svc *corev1.Service) provider.Insta
 // address is where clients reach the proxy, or what is waited for.
 func (p *Provider) address(pod *corev1.Pod, svc *corev1.Service) (address string, port int, wait string) {
 	port = portOf(pod)
-	if p.conf.service == nil {
+	switch {
+	case p.serviceKind(pod) == noService:
 		return pod.Status.PodIP, port, ""
-	}
-	if svc == nil || len(svc.Spec.Ports) == 0 {
+	case svc == nil, len(svc.Spec.Ports) == 0:
 		return "", 0, "its Service is being made"
+	case svc.DeletionTimestamp != nil:
+		// Its address is given back, and perhaps to somebody else.
+		return "", 0, fmt.Sprintf("Service %s is being removed (finalizers: %s), and is made again then", svc.Name, holders(svc))
 	}
 	switch svc.Spec.Type {
 	case corev1.ServiceTypeClusterIP:
@@ -90,7 +106,7 @@ func (p *Provider) state(pod *corev1.Pod) (provider.State, string) {
 	st := &pod.Status
 	if pod.DeletionTimestamp != nil {
 		if p.overdue(pod) {
-			return provider.Deleting, fmt.Sprintf("Pod %s was to end at %s and has not: its node %s may be away; when it does not come back, delete the Node object or the Pod by force",
+			return provider.Deleting, fmt.Sprintf("Pod %s was to end at %s and has not: its node %s may be away; when it does not come back, and only when the node's machine is off, delete the Node object or the Pod by force",
 				pod.Name, pod.DeletionTimestamp.UTC().Format(time.RFC3339), or(pod.Spec.NodeName, "(none)"))
 		}
 		return provider.Deleting, fmt.Sprintf("Pod %s is being removed", pod.Name)

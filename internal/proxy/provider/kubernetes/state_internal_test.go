@@ -53,7 +53,11 @@ func TestState(t *testing.T) {
 		"completed": {func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }, provider.Stopped, "Succeeded"},
 		"unknown":   {func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodUnknown }, provider.Unknown, "node n1 does not say"},
 		"going":     {func(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Second)} }, provider.Deleting, "is being removed"},
-		"stuck":     {func(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Hour)} }, provider.Deleting, "delete the Node object or the Pod by force"},
+		"stuck": {func(pod *corev1.Pod) {
+			pod.DeletionTimestamp, pod.UID = &metav1.Time{Time: now}, "stuck"
+			p.endings.since(pod.UID, now.Add(-time.Hour))
+		}, provider.Deleting, "delete the Node object or the Pod by force"},
+		"going, by another clock": {func(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Hour)} }, provider.Deleting, "is being removed"},
 		"going, and crashed": {func(pod *corev1.Pod) {
 			waits("CrashLoopBackOff", "")(pod)
 			pod.DeletionTimestamp = &metav1.Time{Time: now}

@@ -2,6 +2,7 @@ package kubernetes_test
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -121,11 +122,17 @@ func TestDeleteOnANodeThatIsAway(t *testing.T) {
 	if err != nil || in.State != provider.Deleting {
 		t.Errorf("Get = %+v, %v", in, err)
 	}
-	late, err := kubernetes.New(kubernetes.Options{Name: "away", Section: w.section, Secret: w.secrets.get, Clock: func() time.Time { return time.Now().Add(time.Hour) }})
+	var ahead atomic.Int64
+	late, err := kubernetes.New(kubernetes.Options{Name: "away", Section: w.section, Secret: w.secrets.get, Clock: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer late.Close()
+	ahead.Store(int64(time.Hour))
+	if st, err := late.Delete(t.Context(), ref); err != nil || st != provider.Deleting {
+		t.Errorf("Delete by a clock that is an hour ahead = %s, %v; want Deleting: it was only just seen", st, err)
+	}
+	ahead.Store(int64(2 * time.Hour))
 	if st, err := late.Delete(t.Context(), ref); fault.Of(err) != fault.Unavailable || !strings.Contains(err.Error(), "delete the Node object or the Pod by force") {
 		t.Errorf("Delete an hour later = %s, %v; want to be told why", st, err)
 	}

@@ -98,6 +98,9 @@ func (p *Provider) listeners() (told func(watch.EventType, metav1.Object), heard
 		if says == strange {
 			return
 		}
+		if pod, is := obj.(*corev1.Pod); is && p.serviceKind(pod) != noService {
+			p.services.start(p)
+		}
 		if kind == watch.Deleted {
 			delete(said, obj.GetUID())
 		} else {
@@ -127,7 +130,7 @@ func (p *Provider) sight(obj metav1.Object) string {
 		in := p.instance(obj, nil)
 		return fmt.Sprint(in.State, in.Address, in.Message, obj.Status.PodIP)
 	case *corev1.Service:
-		return fmt.Sprint(obj.Spec.ClusterIP, obj.Status.LoadBalancer)
+		return fmt.Sprint(obj.Spec.ClusterIP, obj.Status.LoadBalancer, obj.DeletionTimestamp)
 	}
 	return ""
 }

@@ -12,7 +12,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -292,9 +294,29 @@ func (w *world) service(t providertest.T, name string) *corev1.Service {
 	return svc
 }
 
-// balance gives a Service an address, as a cloud's controller does.
+// cleanup is the finalizer that a cloud's controller puts on a load balancer's
+// Service before it makes one.
+const cleanup = "service.kubernetes.io/load-balancer-cleanup"
+
+// unbalance takes the finalizer away, as a cloud's controller does when the load
+// balancer is gone.
+func (w *world) unbalance(t providertest.T, name string) {
+	t.Helper()
+	_, err := w.admin.CoreV1().Services(w.ns).Patch(within(t), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		t.Fatalf("%v", err)
+	}
+}
+
+// balance gives a Service an address, as a cloud's controller does; the Service
+// is held until unbalance, or the test's end.
 func (w *world) balance(t providertest.T, name, address string) {
 	t.Helper()
+	_, err := w.admin.CoreV1().Services(w.ns).Patch(within(t), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":["`+cleanup+`"]}}`), metav1.PatchOptions{})
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(func() { w.unbalance(t, name) })
 	svc := w.service(t, name)
 	svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: address}}
 	if _, err := w.admin.CoreV1().Services(w.ns).UpdateStatus(within(t), svc, metav1.UpdateOptions{}); err != nil {
