@@ -35,6 +35,15 @@ type faults struct {
 	warned map[string]bool
 	// ungrouped are zones whose lists of instance groups are empty.
 	ungrouped map[string]bool
+	// token is what the token endpoint answers instead.
+	token *Answer
+}
+
+// Answer is what the token endpoint says in place of its own answer; with no
+// status it breaks the connection off.
+type Answer struct {
+	Status               int
+	Type, Body, Location string
 }
 
 func (f *faults) init() {
@@ -195,6 +204,12 @@ func (s *Server) RevokeKey() { s.set(s.keys.revoke, nil) }
 
 // ExpireTokens ends all tokens; the key stays good.
 func (s *Server) ExpireTokens() { s.set(func() { clear(s.keys.tokens) }, nil) }
+
+// BreakTokens has the token endpoint answer so, until mend; the API and the
+// tokens that there are stay good.
+func (s *Server) BreakTokens(a Answer) (mend func()) {
+	return s.set(func() { s.faults.token = &a }, func() { s.faults.token = nil })
+}
 
 // Calls are the calls so far by method, those that were refused among them.
 func (s *Server) Calls() map[string]int {

@@ -3,13 +3,18 @@ package gcp
 import (
 	"bytes"
 	"context"
+	"crypto"
+	"crypto/rsa"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -208,15 +213,25 @@ func (s *signer) refusal(err error) error {
 		if fault.Classed(err) {
 			return fmt.Errorf("%s: %w", where, err)
 		}
-		return fault.Errorf(fault.Unavailable, "no token for %s: %w", where, err)
+		return fault.Errorf(fault.Unavailable, "no token for %s: %w: nothing is known of the key by that", where, err)
 	}
 	var said struct {
 		Error       string `json:"error"`
 		Description string `json:"error_description"`
 	}
 	_ = json.Unmarshal(r.Body, &said)
-	if r.Response != nil && r.Response.StatusCode >= 500 || r.Response != nil && r.Response.StatusCode == http.StatusTooManyRequests {
-		return fault.Errorf(fault.Unavailable, "the token endpoint cannot answer for %s now (status %d)", where, r.Response.StatusCode)
+	status := 0
+	if r.Response != nil {
+		status = r.Response.StatusCode
+	}
+	switch {
+	case status >= 500, status == http.StatusTooManyRequests, said.Error == "temporarily_unavailable", said.Error == "server_error":
+		return fault.Errorf(fault.Unavailable, "the token endpoint cannot answer for %s now (status %d)", where, status)
+	case said.Error == "":
+		// Only the endpoint itself speaks so; what is between answers otherwise.
+		return fault.Errorf(fault.Unavailable, "no token for %s: the answer (status %d) is not a token endpoint's: look what is between the operator and it", where, status)
+	case strings.Contains(said.Description, "reasonable timeframe"):
+		return fault.Errorf(fault.Unavailable, "no token for %s (%s: %s): the clock here is wrong, and nothing is known of the key by that: set the clock", where, line(said.Error), line(said.Description))
 	}
 	return fault.Errorf(fault.Permanent, "%s is refused (%s: %s): it was revoked, deleted or disabled; make a new key of the service account and put it there", where, line(said.Error), line(said.Description))
 }
@@ -241,22 +256,33 @@ func fromKey(data provider.Secret, base http.RoundTripper) (*reuse, error) {
 	if err != nil {
 		return nil, fault.New(fault.Permanent, "it is no whole key file of a service account: put it there as it was downloaded")
 	}
-	ctx := context.WithValue(context.Background(), oauth2.HTTPClient, &http.Client{Timeout: tokenLimit, Transport: base})
-	// The library reads the private key only when it signs.
-	return &reuse{source: unsigned{conf.TokenSource(ctx)}}, nil
-}
-
-// unsigned gives errors of signing their class.
-type unsigned struct{ source oauth2.TokenSource }
-
-func (u unsigned) Token() (*oauth2.Token, error) {
-	t, err := u.source.Token()
-	var r *oauth2.RetrieveError
-	var web interface{ Timeout() bool }
-	if err != nil && !errors.As(err, &r) && !errors.As(err, &web) {
+	// The library reads the private key only when it signs, and then its errors
+	// look like those of the network.
+	if !signs(conf.PrivateKey) {
 		return nil, fault.New(fault.Permanent, "the private key in the key file cannot be used: put the file there as it was downloaded")
 	}
-	return t, err
+	ctx := context.WithValue(context.Background(), oauth2.HTTPClient, &http.Client{Timeout: tokenLimit, Transport: base})
+	return &reuse{source: conf.TokenSource(ctx)}, nil
+}
+
+// signs reports whether a private key can sign, read as the library reads it.
+func signs(key []byte) bool {
+	if block, _ := pem.Decode(key); block != nil {
+		key = block.Bytes
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(key)
+	if err != nil {
+		if parsed, err = x509.ParsePKCS1PrivateKey(key); err != nil {
+			return false
+		}
+	}
+	k, ok := parsed.(*rsa.PrivateKey)
+	if !ok {
+		return false
+	}
+	sum := sha256.Sum256(nil)
+	_, err = rsa.SignPKCS1v15(nil, k, crypto.SHA256, sum[:])
+	return err == nil
 }
 
 // defaults are the application default credentials, found when first needed.
@@ -287,10 +313,14 @@ func (r *reuse) Token() (*oauth2.Token, error) {
 		return r.last, nil
 	}
 	t, err := r.source.Token()
-	if err == nil {
-		r.last = t
+	if err != nil {
+		return nil, err
 	}
-	return t, err
+	if t.AccessToken == "" {
+		return nil, errors.New("the answer has no token in it")
+	}
+	r.last = t
+	return t, nil
 }
 
 // Held is the token that Token would give without a fetch.
