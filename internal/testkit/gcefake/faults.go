@@ -35,6 +35,8 @@ type faults struct {
 	warned map[string]bool
 	// ungrouped are zones whose lists of instance groups are empty.
 	ungrouped map[string]bool
+	// hidden is a project that cannot be seen any more.
+	hidden bool
 	// token is what the token endpoint answers instead.
 	token *Answer
 }
@@ -131,6 +133,12 @@ func (s *Server) forbidden(permissions ...string) *googleapi.Error {
 		}
 	}
 	return nil
+}
+
+// HideProject has every call answer that there is no such project, as for one
+// that was shut down or may not be seen any more, until mend. What runs goes on.
+func (s *Server) HideProject() (mend func()) {
+	return s.set(func() { s.faults.hidden = true }, func() { s.faults.hidden = false })
 }
 
 // DisableAPI is a project in which the Compute Engine API is not enabled.

@@ -257,7 +257,7 @@ func (s *Server) admit(rt route, r *http.Request) *googleapi.Error {
 	if !s.keys.knows(r.Header.Get("Authorization")) {
 		return problem(http.StatusUnauthorized, "authError", "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other valid authentication credential.")
 	}
-	if project := r.PathValue("project"); project != s.o.Project {
+	if project := r.PathValue("project"); project != s.o.Project || s.faults.hidden {
 		return notFound("projects/" + project)
 	}
 	if s.faults.disabled {

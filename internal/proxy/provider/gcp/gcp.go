@@ -269,7 +269,8 @@ func (p *Provider) began(z *zone, name string, op *compute.Operation, kind strin
 func (p *Provider) underWay(ctx context.Context, z *zone, name string) (*compute.Operation, error) {
 	ops, err := p.api.listOperations(ctx, z.name, "targetLink eq .*/zones/"+z.name+"/instances/"+name)
 	if err != nil {
-		return nil, err
+		// That the zone was there a while ago proves nothing of its project now.
+		return nil, p.listFault(err)
 	}
 	for _, op := range ops {
 		if op.Status != done {
@@ -292,6 +293,12 @@ func (p *Provider) certain(ctx context.Context, z *zone) error {
 	if there {
 		return nil
 	}
+	return p.verified(ctx, z)
+}
+
+// verified is certain by a look of now: for who asks for nothing else that a
+// project that is gone would not have.
+func (p *Provider) verified(ctx context.Context, z *zone) error {
 	_, err := p.api.getZone(ctx, z.name)
 	if fault.Of(err) == fault.NotFound {
 		err = fault.Errorf(fault.Permanent, "project %s has no such zone, or there is no such project: %w: check gcp.project and gcp.zones", p.conf.Project, err)
