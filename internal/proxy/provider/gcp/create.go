@@ -41,6 +41,10 @@ func (p *Provider) Create(ctx context.Context, spec provider.Spec) (provider.Ins
 	}
 	defer unlock()
 	in, err := p.create(ctx, z, pl)
+	switch fault.Of(err) {
+	case fault.Quota, fault.Invalid, fault.Permanent:
+		z.release(pl.name) // nothing is made; other errors leave it open
+	}
 	if fault.Of(err) == fault.NotFound {
 		// What vanished meanwhile is there again the next time, or is said; only
 		// Get may say that a machine is not there.

@@ -140,7 +140,15 @@ func (z *zone) reserve(name string, now time.Time) {
 	z.reserved[name] = now.Add(reservedFor)
 }
 
-// admit says whether the zone takes one more, by a count of now.
+// release forgets that the named instance is about to be made.
+func (z *zone) release(name string) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	delete(z.reserved, name)
+}
+
+// admit says whether the zone takes one more, by a count of now, and reserves
+// its place: others that are admitted before it shows count it.
 func (p *Provider) admit(ctx context.Context, z *zone, pl plan) error {
 	if p.conf.MaxInstances == 0 {
 		return nil
@@ -152,7 +160,13 @@ func (p *Provider) admit(ctx context.Context, z *zone, pl plan) error {
 	z.mu.Lock()
 	z.survey.names, z.survey.installation = names, pl.spec.Owner.Installation
 	z.mu.Unlock()
-	return p.bounded(z, pl.name)
+	p.placing.Lock()
+	defer p.placing.Unlock()
+	if err := p.bounded(z, pl.name); err != nil {
+		return err
+	}
+	z.reserve(pl.name, p.now())
+	return nil
 }
 
 // count are the names of the installation's instances in the zone.

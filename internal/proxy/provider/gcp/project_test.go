@@ -22,7 +22,10 @@ func TestAProjectThatVanishesIsNotFoundForNobody(t *testing.T) {
 	}
 	mend := w.HideProject()
 	for name, call := range map[string]func() error{
-		"Get by id":    func() error { _, err := p.Get(t.Context(), provider.Ref{ID: in.ID, Owner: s.Owner, Host: s.Host}); return err },
+		"Get by id": func() error {
+			_, err := p.Get(t.Context(), provider.Ref{ID: in.ID, Owner: s.Owner, Host: s.Host})
+			return err
+		},
 		"Get by owner": func() error { _, err := p.Get(t.Context(), refOf(s)); return err },
 		"Get anywhere": func() error { _, err := p.Get(t.Context(), provider.Ref{Owner: s.Owner}); return err },
 		"Delete": func() error {
