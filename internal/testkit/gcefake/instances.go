@@ -143,7 +143,9 @@ func needs(in *compute.Instance) []string {
 	add(len(in.ServiceAccounts) > 0, "compute.instances.setServiceAccount")
 	add(len(in.ServiceAccounts) > 0, "iam.serviceAccounts.actAs")
 	add(len(in.NetworkInterfaces[0].AccessConfigs) > 0, "compute.subnetworks.useExternalIp")
-	add(!strings.HasPrefix(in.Disks[0].InitializeParams.SourceImage, "projects/debian-cloud/"), "compute.images.useReadOnly")
+	image := in.Disks[0].InitializeParams.SourceImage
+	public := strings.HasPrefix(image, "projects/debian-cloud/") || strings.HasPrefix(image, "projects/ubuntu-os-cloud/")
+	add(!public, "compute.images.useReadOnly")
 	return out
 }
 

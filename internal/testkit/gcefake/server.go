@@ -88,7 +88,11 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{
 		o: o, done: make(chan struct{}), zones: map[string]*zone{}, next: 1 << 40,
-		images:   map[string]int64{"projects/debian-cloud/global/images/family/debian-12": 10, "projects/" + o.Project + "/global/images/squid-7": 10},
+		images: map[string]int64{
+			"projects/debian-cloud/global/images/family/debian-12":                10,
+			"projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-amd64": 10,
+			"projects/" + o.Project + "/global/images/squid-7":                    10,
+		},
 		accounts: map[string]bool{"proxy@" + o.Project + ".iam.gserviceaccount.com": true},
 		types:    map[string]bool{},
 		ops:      map[string]*operation{}, requests: map[string]string{}, quotas: map[string]map[string]float64{}, calls: map[string]int{},
