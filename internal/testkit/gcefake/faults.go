@@ -155,7 +155,12 @@ func (s *Server) FailNext(method string, status int, reason, text string) {
 // FailInside has the next operation of a kind ("insert", "start", "delete") end
 // with an error inside.
 func (s *Server) FailInside(kind, code, text string) {
-	s.set(func() { s.faults.inside[kind] = &failure{code, text} }, nil)
+	s.FailInsideWith(kind, 0, code, text)
+}
+
+// FailInsideWith is FailInside with the HTTP status that goes with the error.
+func (s *Server) FailInsideWith(kind string, status int, code, text string) {
+	s.set(func() { s.faults.inside[kind] = &failure{code, text, status} }, nil)
 }
 
 // LoseAnswers has the next n calls of a method do what they do and lose the

@@ -176,7 +176,7 @@ func insertInstance(s *Server, r *http.Request, z *zone) (any, *googleapi.Error)
 	m := s.machine(at, in)
 	return s.begin(r, "insert", target, m.in.Id, func() {
 		if z.disks[name] != nil {
-			clash = &failure{"RESOURCE_ALREADY_EXISTS", "The resource 'projects/" + s.o.Project + "/zones/" + at + "/disks/" + name + "' already exists"}
+			clash = &failure{code: "RESOURCE_ALREADY_EXISTS", message: "The resource 'projects/" + s.o.Project + "/zones/" + at + "/disks/" + name + "' already exists"}
 			return
 		}
 		m.in.Status = "PROVISIONING"
@@ -187,7 +187,8 @@ func insertInstance(s *Server, r *http.Request, z *zone) (any, *googleapi.Error)
 		case clash != nil:
 			return clash
 		case z.instances[name] != m:
-			return nil // somebody removed it meanwhile
+			// Somebody removed it meanwhile.
+			return &failure{code: "OPERATION_CANCELED_BY_USER", message: "The operation was canceled: instance '" + name + "' was deleted.", http: http.StatusConflict}
 		case s.faults.exhausted[at]:
 			s.drop(z, name)
 			return exhausted(s, at)
@@ -197,12 +198,12 @@ func insertInstance(s *Server, r *http.Request, z *zone) (any, *googleapi.Error)
 }
 
 func exhausted(s *Server, at string) *failure {
-	return &failure{"ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "The zone 'projects/" + s.o.Project + "/zones/" + at + "' does not have enough resources available to fulfill the request.  '(resource type:compute)'."}
+	return &failure{code: "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", message: "The zone 'projects/" + s.o.Project + "/zones/" + at + "' does not have enough resources available to fulfill the request.  '(resource type:compute)'."}
 }
 
 func (s *Server) launch(m *machine) *failure {
 	if err := s.run(m); err != nil {
-		return &failure{"INTERNAL_ERROR", err.Error()}
+		return &failure{code: "INTERNAL_ERROR", message: err.Error()}
 	}
 	return nil
 }

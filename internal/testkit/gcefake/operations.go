@@ -18,11 +18,17 @@ type operation struct {
 }
 
 // failure is an error inside an operation.
-type failure struct{ code, message string }
+type failure struct {
+	code, message string
+	// http is the HTTP status that goes with it, 0 for the code's own.
+	http int
+}
 
 // status is the HTTP status that an operation shows for its error.
 func (f *failure) status() (int64, string) {
 	switch {
+	case f.http != 0:
+		return int64(f.http), strings.ToUpper(http.StatusText(f.http))
 	case strings.HasPrefix(f.code, "ZONE_RESOURCE_POOL_EXHAUSTED"):
 		return http.StatusServiceUnavailable, "SERVICE UNAVAILABLE"
 	case f.code == "QUOTA_EXCEEDED":

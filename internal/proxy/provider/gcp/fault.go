@@ -31,6 +31,8 @@ const (
 	codeNotReady  = "RESOURCE_NOT_READY"
 	codeInUse     = "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE"
 	codeRate      = "RATE_LIMIT_EXCEEDED"
+	codeRates     = "RATE_EXCEEDED" // RESOURCE_OPERATION_RATE_EXCEEDED and its like
+	codeAddresses = "IP_SPACE_EXHAUSTED"
 	codeInternal  = "INTERNAL_ERROR"
 )
 
@@ -83,6 +85,8 @@ func classed(ctx context.Context, project string, err error) error {
 		return fault.Errorf(fault.Transient, "too many calls to the Compute Engine API for the project's rate: %s: lower gcp.requestsPerSecond, or ask for a higher limit", said)
 	case e.Code == http.StatusUnauthorized:
 		return fault.Wrap(fault.Permanent, &unusable{fmt.Errorf("the API refuses them: %s: renew them", said)})
+	case busyResource(reason, e.Message):
+		return &apiError{fault.Transient, reason, "too many changes of one resource at once: " + said}
 	case e.Code == http.StatusForbidden && reason == reasonQuota:
 		return &apiError{fault.Quota, reason, fmt.Sprintf("a quota of project %s is used up: %s: delete machines, or ask for a higher quota", project, said)}
 	case e.Code == http.StatusForbidden && (reason == reasonDisabled || strings.Contains(e.Message, "SERVICE_DISABLED")):
@@ -103,6 +107,12 @@ func classed(ctx context.Context, project string, err error) error {
 		return &apiError{fault.Unavailable, reason, fmt.Sprintf("the Compute Engine API cannot answer now (status %d): %s", e.Code, said)}
 	}
 	return &apiError{fault.Permanent, reason, said}
+}
+
+// busyResource reports whether one resource, such as an image, has too many
+// operations at once. It is refused with 403, and nothing is forbidden.
+func busyResource(reason, text string) bool {
+	return strings.EqualFold(reason, "resourceOperationRateExceeded") || strings.Contains(text, "RESOURCE_OPERATION_"+codeRates) || strings.HasPrefix(text, "Operation rate exceeded")
 }
 
 func isUnusable(err error) bool {
@@ -134,13 +144,22 @@ func failed(op *compute.Operation) error {
 	text := fmt.Sprintf("%s: %s", line(e.Code), words(e.Message))
 	class := fault.Permanent
 	switch {
-	case exhaustion(e.Code), strings.HasPrefix(e.Code, codeQuota):
+	case e.Code == codeRate, strings.Contains(e.Code, codeRates):
+		class = fault.Transient
+	case exhaustion(e.Code), strings.HasPrefix(e.Code, codeQuota), strings.HasPrefix(e.Code, codeAddresses):
 		class = fault.Quota
 	case e.Code == codeExists:
 		class = fault.Conflict
 	case e.Code == codeMissing:
 		class = fault.NotFound
-	case e.Code == codeNotReady, e.Code == codeInUse, e.Code == codeRate, e.Code == codeInternal, op.HttpErrorStatusCode >= 500:
+	case e.Code == codeNotReady, e.Code == codeInUse, e.Code == codeInternal:
+		class = fault.Transient
+	case op.HttpErrorStatusCode == http.StatusNotFound:
+		class = fault.NotFound
+	// Of a code that is not known the status tells. 409 is another change that
+	// came in between, such as a removal while it was made: nobody else's thing.
+	case op.HttpErrorStatusCode == http.StatusConflict, op.HttpErrorStatusCode == http.StatusRequestTimeout,
+		op.HttpErrorStatusCode == http.StatusTooManyRequests, op.HttpErrorStatusCode >= 500:
 		class = fault.Transient
 	}
 	return &apiError{class, e.Code, text}
