@@ -27,6 +27,8 @@ type faults struct {
 	lost   map[string]int
 	// frozen keeps operations PENDING until it is closed.
 	frozen chan struct{}
+	// hasty has waits for operations answer at once.
+	hasty bool
 	// instant ends them in the call that begins them.
 	instant bool
 	// stale are what lists of instances in a zone show, whatever is there, and
@@ -185,6 +187,12 @@ func (s *Server) Freeze() (thaw func()) {
 // Instant has operations that begin now be DONE in the answer that begins them.
 func (s *Server) Instant() (mend func()) {
 	return s.set(func() { s.faults.instant = true }, func() { s.faults.instant = false })
+}
+
+// HastyWaits has waits for operations answer at once with what there is, as the
+// API does when it is overloaded, until mend.
+func (s *Server) HastyWaits() (mend func()) {
+	return s.set(func() { s.faults.hasty = true }, func() { s.faults.hasty = false })
 }
 
 // StaleLists has lists of a zone's instances show what is there now, whatever

@@ -26,6 +26,9 @@ const (
 	// and up to half of it is taken off at random.
 	firstPause = 500 * time.Millisecond
 	mostPause  = 8 * time.Second
+	// waitPause is the first pause after a wait that was none, and what is none:
+	// one that came back sooner.
+	waitPause = time.Second
 	// maxPages bounds a list; at 500 a page.
 	maxPages = 200
 	pageSize = 500
@@ -68,11 +71,7 @@ func call[T any](ctx context.Context, a *api, send func(ctx context.Context) (T,
 		if end, ok := ctx.Deadline(); ok && time.Until(end) < pause {
 			return out, classed(ctx, a.project, err)
 		}
-		t := time.NewTimer(pause)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		if rest(ctx, pause); ctx.Err() != nil {
 			return out, classed(ctx, a.project, ctx.Err())
 		}
 		a.retries.Add(1)
@@ -305,7 +304,8 @@ const done = "DONE"
 func (a *api) await(ctx context.Context, zone, name string, most time.Duration) (*compute.Operation, error) {
 	waiting, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	for waiting.Err() == nil {
+	for pause := waitPause; waiting.Err() == nil; {
+		asked := time.Now()
 		op, err := call(waiting, a, func(ctx context.Context) (*compute.Operation, error) {
 			return a.service.ZoneOperations.Wait(a.project, zone, name).Context(ctx).Do()
 		})
@@ -316,6 +316,10 @@ func (a *api) await(ctx context.Context, zone, name string, most time.Duration) 
 			cancel() // there is more time than for this
 		case err != nil && !errors.Is(err, context.DeadlineExceeded):
 			return nil, err
+		case err == nil && time.Since(asked) < waitPause:
+			// An API that is overloaded answers at once instead of waiting.
+			rest(waiting, pause+time.Duration(randv2.Int64N(int64(pause/2))))
+			pause = min(2*pause, mostPause)
 		}
 	}
 	if err := ctx.Err(); err != nil {
@@ -325,6 +329,16 @@ func (a *api) await(ctx context.Context, zone, name string, most time.Duration) 
 	return call(ctx, a, func(ctx context.Context) (*compute.Operation, error) {
 		return a.service.ZoneOperations.Get(a.project, zone, name).Context(ctx).Do()
 	})
+}
+
+// rest waits for the time given, or until ctx ends.
+func rest(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
 }
 
 // requestID is a new UUID.
