@@ -29,6 +29,8 @@ type faults struct {
 	frozen chan struct{}
 	// hasty has waits for operations answer at once.
 	hasty bool
+	// clashing has inserts refuse a disk that is there at once.
+	clashing bool
 	// instant ends them in the call that begins them.
 	instant bool
 	// stale are what lists of instances in a zone show, whatever is there, and
@@ -187,6 +189,12 @@ func (s *Server) Freeze() (thaw func()) {
 // Instant has operations that begin now be DONE in the answer that begins them.
 func (s *Server) Instant() (mend func()) {
 	return s.set(func() { s.faults.instant = true }, func() { s.faults.instant = false })
+}
+
+// RefuseDisks has an insert whose disk is there already be refused with 409, and
+// not inside its operation, until mend.
+func (s *Server) RefuseDisks() (mend func()) {
+	return s.set(func() { s.faults.clashing = true }, func() { s.faults.clashing = false })
 }
 
 // HastyWaits has waits for operations answer at once with what there is, as the

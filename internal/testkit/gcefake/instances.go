@@ -169,6 +169,9 @@ func insertInstance(s *Server, r *http.Request, z *zone) (any, *googleapi.Error)
 	if z.instances[name] != nil || s.pending(target) {
 		return nil, problem(http.StatusConflict, "alreadyExists", "The resource 'projects/%s/zones/%s/instances/%s' already exists", s.o.Project, at, name)
 	}
+	if s.faults.clashing && z.disks[name] != nil {
+		return nil, problem(http.StatusConflict, "alreadyExists", "The resource 'projects/%s/zones/%s/disks/%s' already exists", s.o.Project, at, name)
+	}
 	if s.usage(z.region) >= s.quotas[z.region]["INSTANCES"] {
 		return nil, problem(http.StatusForbidden, "quotaExceeded", "Quota 'INSTANCES' exceeded.  Limit: %.1f in region %s.", s.quotas[z.region]["INSTANCES"], z.region)
 	}

@@ -127,13 +127,19 @@ func (p *Provider) create(ctx context.Context, z *zone, pl plan) (provider.Insta
 		op, err := p.api.insertInstance(ctx, z.name, p.machine(z, pl))
 		switch {
 		case fault.Of(err) == fault.Conflict:
-			// Somebody else is making it; it shows in a moment.
+			// Somebody else may be making it; then it shows in a moment, and the
+			// words name the instance even before its operation is listed.
+			named := strings.Contains(err.Error(), "/instances/"+pl.name)
 			making.Message = "another call is making it"
 			if vm, err := p.api.getInstance(ctx, z.name, pl.name); err == nil {
 				_, in, err := p.further(ctx, z, pl, vm)
 				return in, err
 			}
-			return making, nil
+			if op, err := p.underWay(ctx, z, pl.name); err != nil || op != nil || named {
+				return making, err
+			}
+			taken = true // nobody is: what is in the way is a disk of that name
+			continue
 		case err != nil:
 			return provider.Instance{}, p.refuse(z, p.explain(pl, err))
 		}
