@@ -101,12 +101,17 @@ func (s *Server) Exhaust(zone string) (mend func()) {
 	return s.set(func() { s.faults.exhausted[zone] = true }, func() { delete(s.faults.exhausted, zone) })
 }
 
-// Quota sets a region's limit for a metric (INSTANCES, CPUS).
+// Quota sets a region's limit for a metric: INSTANCES, CPUS,
+// PREEMPTIBLE_CPUS (which Spot machines take), IN_USE_ADDRESSES.
 func (s *Server) Quota(region, metric string, limit float64) (mend func()) {
 	s.mu.Lock()
-	was := s.quotas[region][metric]
+	was, had := s.quotas[region][metric]
 	s.mu.Unlock()
-	return s.set(func() { s.quotas[region][metric] = limit }, func() { s.quotas[region][metric] = was })
+	return s.set(func() { s.quotas[region][metric] = limit }, func() {
+		if s.quotas[region][metric] = was; !had {
+			delete(s.quotas[region], metric)
+		}
+	})
 }
 
 // Limit has the API answer at most that many calls a second; what is above is

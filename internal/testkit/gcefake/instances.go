@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/netip"
 	"regexp"
+	"strconv"
 	"strings"
 
 	compute "google.golang.org/api/compute/v1"
@@ -172,8 +173,11 @@ func insertInstance(s *Server, r *http.Request, z *zone) (any, *googleapi.Error)
 	if s.faults.clashing && z.disks[name] != nil {
 		return nil, problem(http.StatusConflict, "alreadyExists", "The resource 'projects/%s/zones/%s/disks/%s' already exists", s.o.Project, at, name)
 	}
-	if s.usage(z.region) >= s.quotas[z.region]["INSTANCES"] {
-		return nil, problem(http.StatusForbidden, "quotaExceeded", "Quota 'INSTANCES' exceeded.  Limit: %.1f in region %s.", s.quotas[z.region]["INSTANCES"], z.region)
+	for _, metric := range []string{"INSTANCES", "CPUS", "PREEMPTIBLE_CPUS", "IN_USE_ADDRESSES"} {
+		limit, bounded := s.quotas[z.region][metric]
+		if need := s.takes(&in)[metric]; bounded && need > 0 && s.usage(z.region, metric)+need > limit {
+			return nil, problem(http.StatusForbidden, "quotaExceeded", "Quota '%s' exceeded.  Limit: %.1f in region %s.", metric, limit, z.region)
+		}
 	}
 	var clash *failure
 	m := s.machine(at, in)
@@ -234,14 +238,36 @@ func (s *Server) pending(target string) bool {
 	return false
 }
 
-func (s *Server) usage(region string) float64 {
-	n := 0
+// takes is what an instance takes of quotas. Spot machines take CPUs of their
+// own where the region has such a quota.
+func (s *Server) takes(in *compute.Instance) map[string]float64 {
+	cpus := 2.0
+	if i := strings.LastIndex(in.MachineType, "-standard-"); i > 0 {
+		cpus, _ = strconv.ParseFloat(in.MachineType[i+len("-standard-"):], 64)
+	}
+	out := map[string]float64{"INSTANCES": 1}
+	if in.Scheduling != nil && in.Scheduling.ProvisioningModel == "SPOT" {
+		out["PREEMPTIBLE_CPUS"] = cpus
+	} else {
+		out["CPUS"] = cpus
+	}
+	for _, n := range in.NetworkInterfaces {
+		out["IN_USE_ADDRESSES"] += float64(len(n.AccessConfigs))
+	}
+	return out
+}
+
+func (s *Server) usage(region, metric string) float64 {
+	var n float64
 	for _, z := range s.zones {
-		if z.region == region {
-			n += len(z.instances)
+		if z.region != region {
+			continue
+		}
+		for _, m := range z.instances {
+			n += s.takes(&m.in)[metric]
 		}
 	}
-	return float64(n)
+	return n
 }
 
 // machine is a new instance as the API keeps it.

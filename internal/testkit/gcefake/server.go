@@ -105,7 +105,7 @@ func New(o Options) (*Server, error) {
 	}
 	for name, region := range o.Zones {
 		s.zones[name] = &zone{region: region, instances: map[string]*machine{}, disks: map[string]*compute.Disk{}, groups: map[string]*compute.InstanceGroup{}}
-		s.quotas[region] = map[string]float64{"INSTANCES": 1000, "CPUS": 1000, "IN_USE_ADDRESSES": 1000}
+		s.quotas[region] = map[string]float64{"INSTANCES": 1000, "CPUS": 10000, "IN_USE_ADDRESSES": 1000}
 	}
 	if err := s.keys.open(); err != nil {
 		return nil, err

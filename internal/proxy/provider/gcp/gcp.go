@@ -58,6 +58,9 @@ type Provider struct {
 	flights map[string]flight
 	// full are regions with a used-up quota, until when.
 	full map[string]time.Time
+	// regions are what is known of regions, and rows what Check said last.
+	regions map[string]surroundings
+	rows    map[string]verdictOf
 }
 
 var (
@@ -89,6 +92,7 @@ func New(o Options) (*Provider, error) {
 	p := &Provider{
 		name: o.Name, conf: conf, zones: map[string]*zone{}, limit: o.StepLimit, patient: o.OperationWait, now: o.Clock, log: o.Log,
 		base: o.Transport, flights: map[string]flight{}, full: map[string]time.Time{},
+		regions: map[string]surroundings{}, rows: map[string]verdictOf{},
 	}
 	if p.limit == 0 {
 		p.limit = provider.StepLimit - stepMargin
@@ -136,6 +140,9 @@ type zone struct {
 	// there is until when it counts as certain that the zone and its project
 	// exist.
 	there time.Time
+	// typed is until when it counts as certain that it has the default machine
+	// type.
+	typed time.Time
 	// refused is until when Place sends nothing there, since there was no machine
 	// of the kind.
 	refused time.Time

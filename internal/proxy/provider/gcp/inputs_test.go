@@ -242,7 +242,7 @@ func TestCheckReasons(t *testing.T) {
 		gcp.ReasonForbidden:   func(w *world) { w.Deny("compute.projects.get") },
 		gcp.ReasonNotFound:    func(w *world) { w.section.Zones = []string{"europe-west9-z"} },
 		gcp.ReasonMachineType: func(w *world) { w.section.MachineType = "e9-huge" },
-		gcp.ReasonQuota:       func(w *world) { w.Quota("europe-west1", "CPUS", 0) },
+		gcp.ReasonQuota:       func(w *world) { w.Quota("europe-west1", "INSTANCES", 0) },
 		gcp.ReasonExhausted:   func(w *world) { w.Exhaust(w.Zones()[0]) },
 		gcp.ReasonRate:        func(w *world) { w.Limit(0.0001, 0) },
 		gcp.ReasonTimeout:     func(w *world) { w.MuteZone(w.Zones()[0]) },
