@@ -2,7 +2,6 @@ package gcp
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
 	"maps"
 	"strings"
@@ -52,25 +51,6 @@ func (p *Provider) Create(ctx context.Context, spec provider.Spec) (provider.Ins
 	}
 	return in, p.named(ctx, z.name, discreet(err, spec.UserData))
 }
-
-// discreet hides the text of an error that quotes user-data: the API repeats
-// what it does not like.
-func discreet(err error, data provider.Secret) error {
-	if err == nil {
-		return nil
-	}
-	text := err.Error()
-	const least = 8 // shorter ones may be there by chance
-	parts := append(strings.Split(string(data), "\n"), firstOf(base64.StdEncoding.EncodeToString(data), 2*least))
-	for _, part := range parts {
-		if part = strings.TrimSpace(part); len(part) >= least && strings.Contains(text, part) {
-			return fault.New(fault.Of(err), "the API refuses the instance, and its words quote cloudInit, so that they are not shown here: look at the instance's operations in the project")
-		}
-	}
-	return err
-}
-
-func firstOf(s string, n int) string { return s[:min(n, len(s))] }
 
 func (p *Provider) create(ctx context.Context, z *zone, pl plan) (provider.Instance, error) {
 	making := provider.Instance{ID: p.id(z, pl.name), Owner: pl.spec.Owner, Host: z.name, State: provider.Provisioning, Port: pl.port}

@@ -62,6 +62,13 @@ func classed(ctx context.Context, project string, err error) error {
 	if err == nil {
 		return nil
 	}
+	if e, _ := reasonOf(err); e != nil {
+		return &quoting{explained(ctx, project, err), e.Message}
+	}
+	return explained(ctx, project, err)
+}
+
+func explained(ctx context.Context, project string, err error) error {
 	e, reason := reasonOf(err)
 	if e == nil {
 		if u, ok := errors.AsType[*url.Error](err); ok {
@@ -136,7 +143,7 @@ func (e *apiError) Unwrap() error { return e.class }
 func failed(op *compute.Operation) error {
 	if op.Error == nil || len(op.Error.Errors) == 0 {
 		if op.HttpErrorStatusCode >= 400 {
-			return &apiError{fault.Transient, "", fmt.Sprintf("the operation failed with status %d: %s", op.HttpErrorStatusCode, words(op.HttpErrorMessage))}
+			return &quoting{&apiError{fault.Transient, "", fmt.Sprintf("the operation failed with status %d: %s", op.HttpErrorStatusCode, words(op.HttpErrorMessage))}, op.HttpErrorMessage}
 		}
 		return nil
 	}
@@ -162,7 +169,7 @@ func failed(op *compute.Operation) error {
 		op.HttpErrorStatusCode == http.StatusTooManyRequests, op.HttpErrorStatusCode >= 500:
 		class = fault.Transient
 	}
-	return &apiError{class, e.Code, text}
+	return &quoting{&apiError{class, e.Code, text}, e.Message}
 }
 
 // codeOf is the API's own word for an error, "" for none.
