@@ -39,6 +39,8 @@ type faults struct {
 	warned map[string]bool
 	// ungrouped are zones whose lists of instance groups are empty.
 	ungrouped map[string]bool
+	// elsewhere is where all calls are redirected to.
+	elsewhere string
 	// hidden is a project that cannot be seen any more.
 	hidden bool
 	// token is what the token endpoint answers instead.
@@ -148,6 +150,11 @@ func (s *Server) forbidden(permissions ...string) *googleapi.Error {
 // that was shut down or may not be seen any more, until mend. What runs goes on.
 func (s *Server) HideProject() (mend func()) {
 	return s.set(func() { s.faults.hidden = true }, func() { s.faults.hidden = false })
+}
+
+// Redirect has every call be redirected to that address, until mend.
+func (s *Server) Redirect(address string) (mend func()) {
+	return s.set(func() { s.faults.elsewhere = address }, func() { s.faults.elsewhere = "" })
 }
 
 // DisableAPI is a project in which the Compute Engine API is not enabled.

@@ -213,6 +213,13 @@ func (s *Server) handler(rt route) http.HandlerFunc {
 			s.answer(w, nil, p)
 			return
 		}
+		s.mu.Lock()
+		elsewhere := s.faults.elsewhere
+		s.mu.Unlock()
+		if elsewhere != "" {
+			http.Redirect(w, r, elsewhere, http.StatusTemporaryRedirect)
+			return
+		}
 		zoneName := r.PathValue("zone")
 		if !s.passes(zoneName, r) {
 			return

@@ -48,7 +48,7 @@ type api struct {
 }
 
 func newAPI(conf Section, s *signer) (*api, error) {
-	opts := []option.ClientOption{option.WithHTTPClient(&http.Client{Transport: s}), option.WithTelemetryDisabled()}
+	opts := []option.ClientOption{option.WithHTTPClient(&http.Client{Transport: s, CheckRedirect: stay}), option.WithTelemetryDisabled()}
 	if conf.Endpoint != "" {
 		opts = append(opts, option.WithEndpoint(conf.Endpoint))
 	}

@@ -104,6 +104,10 @@ func (s *signer) RoundTrip(req *http.Request) (*http.Response, error) {
 	return send(fresh)
 }
 
+// stay follows no redirect: tokens and assertions are for the address that they
+// were meant for, and no part of the API redirects.
+func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
 // unusable is the error of a call that had no token to go with.
 type unusable struct{ err error }
 
@@ -261,7 +265,7 @@ func fromKey(data provider.Secret, base http.RoundTripper) (*reuse, error) {
 	if !signs(conf.PrivateKey) {
 		return nil, fault.New(fault.Permanent, "the private key in the key file cannot be used: put the file there as it was downloaded")
 	}
-	ctx := context.WithValue(context.Background(), oauth2.HTTPClient, &http.Client{Timeout: tokenLimit, Transport: base})
+	ctx := context.WithValue(context.Background(), oauth2.HTTPClient, &http.Client{Timeout: tokenLimit, Transport: base, CheckRedirect: stay})
 	return &reuse{source: conf.TokenSource(ctx)}, nil
 }
 
@@ -289,7 +293,7 @@ func signs(key []byte) bool {
 type defaults struct{}
 
 func (defaults) Token() (*oauth2.Token, error) {
-	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), oauth2.HTTPClient, &http.Client{Timeout: tokenLimit}), tokenLimit)
+	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), oauth2.HTTPClient, &http.Client{Timeout: tokenLimit, CheckRedirect: stay}), tokenLimit)
 	defer cancel()
 	creds, err := google.FindDefaultCredentials(ctx, scope)
 	if err != nil {

@@ -88,6 +88,8 @@ func explained(ctx context.Context, project string, err error) error {
 	}
 	said := words(e.Message)
 	switch {
+	case e.Code >= 300 && e.Code < 400:
+		return &apiError{fault.Unavailable, reason, fmt.Sprintf("the Compute Engine API's address redirects elsewhere (status %d), which is not followed: look at gcp.endpoint, and what is between", e.Code)}
 	case limited(err):
 		return fault.Errorf(fault.Transient, "too many calls to the Compute Engine API for the project's rate: %s: lower gcp.requestsPerSecond, or ask for a higher limit", said)
 	case e.Code == http.StatusUnauthorized:
