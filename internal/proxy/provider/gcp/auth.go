@@ -33,6 +33,8 @@ const (
 	// secretAge is how long a Secret serves before it is read again: a rotated
 	// key counts within that time, and a refused one at once.
 	secretAge = 15 * time.Second
+	// secretPatience is how long that holds a call up that has a key already.
+	secretPatience = time.Second
 	// tokenLimit bounds the fetching of one token.
 	tokenLimit = 15 * time.Second
 	// maxRequest bounds a request's body, in bytes: metadata of 512 KiB, as JSON.
@@ -172,35 +174,56 @@ func (s *signer) sourceOf(ctx context.Context, refused string) (*reuse, error) {
 		defer cancel()
 		return s.load(ctx)
 	})
+	var late <-chan time.Time
+	if source != nil {
+		t := time.NewTimer(secretPatience)
+		defer t.Stop()
+		late = t.C
+	}
 	select {
 	case r := <-got:
 		if r.Err != nil {
 			return nil, r.Err
 		}
 		return r.Val.(*reuse), nil
+	case <-late:
+		s.mu.Lock()
+		s.read = s.now() // the next ones do not wait for it, too
+		s.mu.Unlock()
+		return source, nil
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%s cannot be read in time: %w", s.where(), ctx.Err())
 	}
 }
 
-// load reads the Secret. The same key goes on with the tokens that it has.
+// load reads the Secret. The same key goes on with the tokens that it has, and
+// so does one that cannot be looked at now: that the cluster's API is away says
+// nothing of it.
 func (s *signer) load(ctx context.Context) (*reuse, error) {
 	if s.secret == nil {
 		return nil, fault.Errorf(fault.Permanent, "secretRef names Secret %s, and this operator has no Secrets to read", s.ref.Name)
 	}
 	data, err := s.secret(ctx, s.ref)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if err != nil {
+		c := fault.Of(err)
+		if s.source != nil && (c == fault.Unavailable || c == fault.Timeout || c == fault.Transient) {
+			s.log.Warn("gcp: the Secret cannot be read, and the key of before goes on", "secret", s.ref.Name, "error", err)
+			s.read = s.now()
+			return s.source, nil
+		}
+		s.source = nil
 		// What is missing may come any moment, and says nothing of an instance.
-		if c := fault.Of(err); c == fault.NotFound || c == fault.Conflict || !fault.Classed(err) && ctx.Err() == nil {
+		if c == fault.NotFound || c == fault.Conflict || !fault.Classed(err) && ctx.Err() == nil {
 			err = fault.Wrap(fault.Transient, err)
 		}
 		return nil, fmt.Errorf("%s cannot be read: %w", s.where(), err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if sum := sha256.Sum256(data); s.source == nil || sum != s.sum {
 		source, err := fromKey(data, s.base)
 		if err != nil {
+			s.source = nil
 			return nil, fmt.Errorf("%s: %w", s.where(), err)
 		}
 		s.source, s.sum = source, sum
