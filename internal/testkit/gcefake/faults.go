@@ -27,6 +27,10 @@ type faults struct {
 	lost   map[string]int
 	// frozen keeps operations PENDING until it is closed.
 	frozen chan struct{}
+	// hasty has waits for operations answer at once.
+	hasty bool
+	// clashing has inserts refuse a disk that is there at once.
+	clashing bool
 	// instant ends them in the call that begins them.
 	instant bool
 	// stale are what lists of instances in a zone show, whatever is there, and
@@ -37,6 +41,19 @@ type faults struct {
 	down map[string]bool
 	// ungrouped are zones whose lists of instance groups are empty.
 	ungrouped map[string]bool
+	// elsewhere is where all calls are redirected to.
+	elsewhere string
+	// hidden is a project that cannot be seen any more.
+	hidden bool
+	// token is what the token endpoint answers instead.
+	token *Answer
+}
+
+// Answer is what the token endpoint says in place of its own answer; with no
+// status it breaks the connection off.
+type Answer struct {
+	Status               int
+	Type, Body, Location string
 }
 
 func (f *faults) init() {
@@ -93,12 +110,17 @@ func (s *Server) Exhaust(zone string) (mend func()) {
 	return s.set(func() { s.faults.exhausted[zone] = true }, func() { delete(s.faults.exhausted, zone) })
 }
 
-// Quota sets a region's limit for a metric (INSTANCES, CPUS).
+// Quota sets a region's limit for a metric: INSTANCES, CPUS,
+// PREEMPTIBLE_CPUS (which Spot machines take), IN_USE_ADDRESSES.
 func (s *Server) Quota(region, metric string, limit float64) (mend func()) {
 	s.mu.Lock()
-	was := s.quotas[region][metric]
+	was, had := s.quotas[region][metric]
 	s.mu.Unlock()
-	return s.set(func() { s.quotas[region][metric] = limit }, func() { s.quotas[region][metric] = was })
+	return s.set(func() { s.quotas[region][metric] = limit }, func() {
+		if s.quotas[region][metric] = was; !had {
+			delete(s.quotas[region], metric)
+		}
+	})
 }
 
 // Limit has the API answer at most that many calls a second; what is above is
@@ -131,6 +153,17 @@ func (s *Server) forbidden(permissions ...string) *googleapi.Error {
 	return nil
 }
 
+// HideProject has every call answer that there is no such project, as for one
+// that was shut down or may not be seen any more, until mend. What runs goes on.
+func (s *Server) HideProject() (mend func()) {
+	return s.set(func() { s.faults.hidden = true }, func() { s.faults.hidden = false })
+}
+
+// Redirect has every call be redirected to that address, until mend.
+func (s *Server) Redirect(address string) (mend func()) {
+	return s.set(func() { s.faults.elsewhere = address }, func() { s.faults.elsewhere = "" })
+}
+
 // DisableAPI is a project in which the Compute Engine API is not enabled.
 func (s *Server) DisableAPI() (mend func()) {
 	return s.set(func() { s.faults.disabled = true }, func() { s.faults.disabled = false })
@@ -145,7 +178,12 @@ func (s *Server) FailNext(method string, status int, reason, text string) {
 // FailInside has the next operation of a kind ("insert", "start", "delete") end
 // with an error inside.
 func (s *Server) FailInside(kind, code, text string) {
-	s.set(func() { s.faults.inside[kind] = &failure{code, text} }, nil)
+	s.FailInsideWith(kind, 0, code, text)
+}
+
+// FailInsideWith is FailInside with the HTTP status that goes with the error.
+func (s *Server) FailInsideWith(kind string, status int, code, text string) {
+	s.set(func() { s.faults.inside[kind] = &failure{code, text, status} }, nil)
 }
 
 // LoseAnswers has the next n calls of a method do what they do and lose the
@@ -170,6 +208,18 @@ func (s *Server) Freeze() (thaw func()) {
 // Instant has operations that begin now be DONE in the answer that begins them.
 func (s *Server) Instant() (mend func()) {
 	return s.set(func() { s.faults.instant = true }, func() { s.faults.instant = false })
+}
+
+// RefuseDisks has an insert whose disk is there already be refused with 409, and
+// not inside its operation, until mend.
+func (s *Server) RefuseDisks() (mend func()) {
+	return s.set(func() { s.faults.clashing = true }, func() { s.faults.clashing = false })
+}
+
+// HastyWaits has waits for operations answer at once with what there is, as the
+// API does when it is overloaded, until mend.
+func (s *Server) HastyWaits() (mend func()) {
+	return s.set(func() { s.faults.hasty = true }, func() { s.faults.hasty = false })
 }
 
 // StaleLists has lists of a zone's instances show what is there now, whatever
@@ -202,6 +252,12 @@ func (s *Server) RevokeKey() { s.set(s.keys.revoke, nil) }
 
 // ExpireTokens ends all tokens; the key stays good.
 func (s *Server) ExpireTokens() { s.set(func() { clear(s.keys.tokens) }, nil) }
+
+// BreakTokens has the token endpoint answer so, until mend; the API and the
+// tokens that there are stay good.
+func (s *Server) BreakTokens(a Answer) (mend func()) {
+	return s.set(func() { s.faults.token = &a }, func() { s.faults.token = nil })
+}
 
 // Calls are the calls so far by method, those that were refused among them.
 func (s *Server) Calls() map[string]int {

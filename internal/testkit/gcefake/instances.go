@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/netip"
 	"regexp"
+	"strconv"
 	"strings"
 
 	compute "google.golang.org/api/compute/v1"
@@ -143,7 +144,9 @@ func needs(in *compute.Instance) []string {
 	add(len(in.ServiceAccounts) > 0, "compute.instances.setServiceAccount")
 	add(len(in.ServiceAccounts) > 0, "iam.serviceAccounts.actAs")
 	add(len(in.NetworkInterfaces[0].AccessConfigs) > 0, "compute.subnetworks.useExternalIp")
-	add(!strings.HasPrefix(in.Disks[0].InitializeParams.SourceImage, "projects/debian-cloud/"), "compute.images.useReadOnly")
+	image := in.Disks[0].InitializeParams.SourceImage
+	public := strings.HasPrefix(image, "projects/debian-cloud/") || strings.HasPrefix(image, "projects/ubuntu-os-cloud/")
+	add(!public, "compute.images.useReadOnly")
 	return out
 }
 
@@ -167,14 +170,20 @@ func insertInstance(s *Server, r *http.Request, z *zone) (any, *googleapi.Error)
 	if z.instances[name] != nil || s.pending(target) {
 		return nil, problem(http.StatusConflict, "alreadyExists", "The resource 'projects/%s/zones/%s/instances/%s' already exists", s.o.Project, at, name)
 	}
-	if s.usage(z.region) >= s.quotas[z.region]["INSTANCES"] {
-		return nil, problem(http.StatusForbidden, "quotaExceeded", "Quota 'INSTANCES' exceeded.  Limit: %.1f in region %s.", s.quotas[z.region]["INSTANCES"], z.region)
+	if s.faults.clashing && z.disks[name] != nil {
+		return nil, problem(http.StatusConflict, "alreadyExists", "The resource 'projects/%s/zones/%s/disks/%s' already exists", s.o.Project, at, name)
+	}
+	for _, metric := range []string{"INSTANCES", "CPUS", "PREEMPTIBLE_CPUS", "IN_USE_ADDRESSES"} {
+		limit, bounded := s.quotas[z.region][metric]
+		if need := s.takes(&in)[metric]; bounded && need > 0 && s.usage(z.region, metric)+need > limit {
+			return nil, problem(http.StatusForbidden, "quotaExceeded", "Quota '%s' exceeded.  Limit: %.1f in region %s.", metric, limit, z.region)
+		}
 	}
 	var clash *failure
 	m := s.machine(at, in)
 	return s.begin(r, "insert", target, m.in.Id, func() {
 		if z.disks[name] != nil {
-			clash = &failure{"RESOURCE_ALREADY_EXISTS", "The resource 'projects/" + s.o.Project + "/zones/" + at + "/disks/" + name + "' already exists"}
+			clash = &failure{code: "RESOURCE_ALREADY_EXISTS", message: "The resource 'projects/" + s.o.Project + "/zones/" + at + "/disks/" + name + "' already exists"}
 			return
 		}
 		m.in.Status = "PROVISIONING"
@@ -185,7 +194,8 @@ func insertInstance(s *Server, r *http.Request, z *zone) (any, *googleapi.Error)
 		case clash != nil:
 			return clash
 		case z.instances[name] != m:
-			return nil // somebody removed it meanwhile
+			// Somebody removed it meanwhile.
+			return &failure{code: "OPERATION_CANCELED_BY_USER", message: "The operation was canceled: instance '" + name + "' was deleted.", http: http.StatusConflict}
 		case s.faults.exhausted[at]:
 			s.drop(z, name)
 			return exhausted(s, at)
@@ -195,12 +205,12 @@ func insertInstance(s *Server, r *http.Request, z *zone) (any, *googleapi.Error)
 }
 
 func exhausted(s *Server, at string) *failure {
-	return &failure{"ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "The zone 'projects/" + s.o.Project + "/zones/" + at + "' does not have enough resources available to fulfill the request.  '(resource type:compute)'."}
+	return &failure{code: "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", message: "The zone 'projects/" + s.o.Project + "/zones/" + at + "' does not have enough resources available to fulfill the request.  '(resource type:compute)'."}
 }
 
 func (s *Server) launch(m *machine) *failure {
 	if err := s.run(m); err != nil {
-		return &failure{"INTERNAL_ERROR", err.Error()}
+		return &failure{code: "INTERNAL_ERROR", message: err.Error()}
 	}
 	return nil
 }
@@ -228,14 +238,36 @@ func (s *Server) pending(target string) bool {
 	return false
 }
 
-func (s *Server) usage(region string) float64 {
-	n := 0
+// takes is what an instance takes of quotas. Spot machines take CPUs of their
+// own where the region has such a quota.
+func (s *Server) takes(in *compute.Instance) map[string]float64 {
+	cpus := 2.0
+	if i := strings.LastIndex(in.MachineType, "-standard-"); i > 0 {
+		cpus, _ = strconv.ParseFloat(in.MachineType[i+len("-standard-"):], 64)
+	}
+	out := map[string]float64{"INSTANCES": 1}
+	if in.Scheduling != nil && in.Scheduling.ProvisioningModel == "SPOT" {
+		out["PREEMPTIBLE_CPUS"] = cpus
+	} else {
+		out["CPUS"] = cpus
+	}
+	for _, n := range in.NetworkInterfaces {
+		out["IN_USE_ADDRESSES"] += float64(len(n.AccessConfigs))
+	}
+	return out
+}
+
+func (s *Server) usage(region, metric string) float64 {
+	var n float64
 	for _, z := range s.zones {
-		if z.region == region {
-			n += len(z.instances)
+		if z.region != region {
+			continue
+		}
+		for _, m := range z.instances {
+			n += s.takes(&m.in)[metric]
 		}
 	}
-	return float64(n)
+	return n
 }
 
 // machine is a new instance as the API keeps it.

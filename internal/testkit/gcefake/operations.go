@@ -18,11 +18,17 @@ type operation struct {
 }
 
 // failure is an error inside an operation.
-type failure struct{ code, message string }
+type failure struct {
+	code, message string
+	// http is the HTTP status that goes with it, 0 for the code's own.
+	http int
+}
 
 // status is the HTTP status that an operation shows for its error.
 func (f *failure) status() (int64, string) {
 	switch {
+	case f.http != 0:
+		return int64(f.http), strings.ToUpper(http.StatusText(f.http))
 	case strings.HasPrefix(f.code, "ZONE_RESOURCE_POOL_EXHAUSTED"):
 		return http.StatusServiceUnavailable, "SERVICE UNAVAILABLE"
 	case f.code == "QUOTA_EXCEEDED":
@@ -141,12 +147,14 @@ func getOperation(s *Server, r *http.Request, _ *zone) (any, *googleapi.Error) {
 	return &op, nil
 }
 
-// waitOperation answers when the operation is done, or after a while.
+// waitOperation answers when the operation is done, or after a while; a hasty
+// one at once.
 func waitOperation(s *Server, r *http.Request, z *zone) (any, *googleapi.Error) {
 	s.mu.Lock()
 	o, ok := s.ops[r.PathValue("name")]
+	hasty := s.faults.hasty
 	s.mu.Unlock()
-	if ok {
+	if ok && !hasty {
 		limit := time.NewTimer(time.Minute)
 		defer limit.Stop()
 		select {

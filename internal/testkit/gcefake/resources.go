@@ -20,11 +20,7 @@ func getRegion(s *Server, r *http.Request, _ *zone) (any, *googleapi.Error) {
 	}
 	out := &compute.Region{Kind: "compute#region", Name: name, Status: "UP", SelfLink: home + "projects/" + s.o.Project + "/regions/" + name}
 	for metric, limit := range quotas {
-		q := &compute.Quota{Metric: metric, Limit: limit}
-		if metric == "INSTANCES" {
-			q.Usage = s.usage(name)
-		}
-		out.Quotas = append(out.Quotas, q)
+		out.Quotas = append(out.Quotas, &compute.Quota{Metric: metric, Limit: limit, Usage: s.usage(name, metric)})
 	}
 	return out, nil
 }

@@ -88,7 +88,11 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{
 		o: o, done: make(chan struct{}), zones: map[string]*zone{}, next: 1 << 40,
-		images:   map[string]int64{"projects/debian-cloud/global/images/family/debian-12": 10, "projects/" + o.Project + "/global/images/squid-7": 10},
+		images: map[string]int64{
+			"projects/debian-cloud/global/images/family/debian-12":                10,
+			"projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-amd64": 10,
+			"projects/" + o.Project + "/global/images/squid-7":                    10,
+		},
 		accounts: map[string]bool{"proxy@" + o.Project + ".iam.gserviceaccount.com": true},
 		types:    map[string]bool{},
 		ops:      map[string]*operation{}, requests: map[string]string{}, quotas: map[string]map[string]float64{}, calls: map[string]int{},
@@ -101,7 +105,7 @@ func New(o Options) (*Server, error) {
 	}
 	for name, region := range o.Zones {
 		s.zones[name] = &zone{region: region, instances: map[string]*machine{}, disks: map[string]*compute.Disk{}, groups: map[string]*compute.InstanceGroup{}}
-		s.quotas[region] = map[string]float64{"INSTANCES": 1000, "CPUS": 1000, "IN_USE_ADDRESSES": 1000}
+		s.quotas[region] = map[string]float64{"INSTANCES": 1000, "CPUS": 10000, "IN_USE_ADDRESSES": 1000}
 	}
 	if err := s.keys.open(); err != nil {
 		return nil, err
@@ -209,6 +213,13 @@ func (s *Server) handler(rt route) http.HandlerFunc {
 			s.answer(w, nil, p)
 			return
 		}
+		s.mu.Lock()
+		elsewhere := s.faults.elsewhere
+		s.mu.Unlock()
+		if elsewhere != "" {
+			http.Redirect(w, r, elsewhere, http.StatusTemporaryRedirect)
+			return
+		}
 		zoneName := r.PathValue("zone")
 		if !s.passes(zoneName, r) {
 			return
@@ -257,7 +268,7 @@ func (s *Server) admit(rt route, r *http.Request) *googleapi.Error {
 	if !s.keys.knows(r.Header.Get("Authorization")) {
 		return problem(http.StatusUnauthorized, "authError", "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other valid authentication credential.")
 	}
-	if project := r.PathValue("project"); project != s.o.Project {
+	if project := r.PathValue("project"); project != s.o.Project || s.faults.hidden {
 		return notFound("projects/" + project)
 	}
 	if s.faults.disabled {

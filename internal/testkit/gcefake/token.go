@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -79,6 +80,18 @@ func (s *Server) token(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls["token"]++
+	if a := s.faults.token; a != nil {
+		if a.Status == 0 {
+			panic(http.ErrAbortHandler)
+		}
+		if a.Location != "" {
+			w.Header().Set("Location", a.Location)
+		}
+		w.Header().Set("Content-Type", a.Type)
+		w.WriteHeader(a.Status)
+		_, _ = io.WriteString(w, a.Body)
+		return
+	}
 	parts := strings.Split(r.FormValue("assertion"), ".")
 	if r.FormValue("grant_type") != "urn:ietf:params:oauth:grant-type:jwt-bearer" || len(parts) != 3 {
 		refuse("Bad Request")

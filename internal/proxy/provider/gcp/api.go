@@ -26,6 +26,9 @@ const (
 	// and up to half of it is taken off at random.
 	firstPause = 500 * time.Millisecond
 	mostPause  = 8 * time.Second
+	// waitPause is the first pause after a wait that was none, and what is none:
+	// one that came back sooner.
+	waitPause = time.Second
 	// maxPages bounds a list; at 500 a page.
 	maxPages = 200
 	pageSize = 500
@@ -37,13 +40,15 @@ type api struct {
 	service *compute.Service
 	project string
 	limiter *rate.Limiter
-	signer  *signer
+	// lowly is held by the one lowly call that waits for its turn.
+	lowly  chan struct{}
+	signer *signer
 	// retries counts calls that were sent again.
 	retries atomic.Int64
 }
 
 func newAPI(conf Section, s *signer) (*api, error) {
-	opts := []option.ClientOption{option.WithHTTPClient(&http.Client{Transport: s}), option.WithTelemetryDisabled()}
+	opts := []option.ClientOption{option.WithHTTPClient(&http.Client{Transport: s, CheckRedirect: stay}), option.WithTelemetryDisabled()}
 	if conf.Endpoint != "" {
 		opts = append(opts, option.WithEndpoint(conf.Endpoint))
 	}
@@ -53,7 +58,7 @@ func newAPI(conf Section, s *signer) (*api, error) {
 	}
 	service.UserAgent = "fleetdesk-proxy-operator"
 	burst := max(1, int(conf.RequestsPerSecond))
-	return &api{service: service, project: conf.Project, signer: s, limiter: rate.NewLimiter(rate.Limit(conf.RequestsPerSecond), burst)}, nil
+	return &api{service: service, project: conf.Project, signer: s, lowly: make(chan struct{}, 1), limiter: rate.NewLimiter(rate.Limit(conf.RequestsPerSecond), burst)}, nil
 }
 
 // call sends one request, again while its rate is refused and time is left.
@@ -68,11 +73,7 @@ func call[T any](ctx context.Context, a *api, send func(ctx context.Context) (T,
 		if end, ok := ctx.Deadline(); ok && time.Until(end) < pause {
 			return out, classed(ctx, a.project, err)
 		}
-		t := time.NewTimer(pause)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		if rest(ctx, pause); ctx.Err() != nil {
 			return out, classed(ctx, a.project, ctx.Err())
 		}
 		a.retries.Add(1)
@@ -82,15 +83,55 @@ func call[T any](ctx context.Context, a *api, send func(ctx context.Context) (T,
 // errBusy says that a call would not have had its turn in time.
 var errBusy = errors.New("more calls wait than gcp.requestsPerSecond lets through in time")
 
-func once[T any](ctx context.Context, a *api, send func(ctx context.Context) (T, error)) (T, error) {
-	if err := a.limiter.Wait(ctx); err != nil {
-		var none T
-		if ctx.Err() != nil {
-			return none, ctx.Err()
+// patience and rank are what contexts carry for calls: how long each may take
+// once it is sent, and that others go before it.
+type (
+	patience struct{}
+	rank     struct{}
+)
+
+// within bounds each call from when it is sent, so that waiting for one's turn
+// is not taken for the silence of a zone.
+func within(ctx context.Context, d time.Duration) context.Context {
+	return context.WithValue(ctx, patience{}, d)
+}
+
+// lowly lets other calls go before those of ctx.
+func lowly(ctx context.Context) context.Context { return context.WithValue(ctx, rank{}, true) }
+
+// turn waits until a call may be sent. Lowly ones wait for that one at a time:
+// however many they are, others have one of them before them.
+func (a *api) turn(ctx context.Context) error {
+	busy := func() error {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return ctx.Err()
 		}
-		return none, fault.Wrap(fault.Transient, errBusy)
+		return fault.Wrap(fault.Transient, errBusy)
 	}
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	if ctx.Value(rank{}) != nil {
+		select {
+		case a.lowly <- struct{}{}:
+			defer func() { <-a.lowly }()
+		case <-ctx.Done():
+			return busy()
+		}
+	}
+	if a.limiter.Wait(ctx) != nil {
+		return busy()
+	}
+	return nil
+}
+
+func once[T any](ctx context.Context, a *api, send func(ctx context.Context) (T, error)) (T, error) {
+	if err := a.turn(ctx); err != nil {
+		var none T
+		return none, err
+	}
+	limit := callLimit
+	if d, ok := ctx.Value(patience{}).(time.Duration); ok {
+		limit = d
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	// The client says only that time is over where a token did not come in time.
 	if _, err := a.signer.token(ctx, ""); err != nil {
@@ -305,7 +346,8 @@ const done = "DONE"
 func (a *api) await(ctx context.Context, zone, name string, most time.Duration) (*compute.Operation, error) {
 	waiting, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	for waiting.Err() == nil {
+	for pause := waitPause; waiting.Err() == nil; {
+		asked := time.Now()
 		op, err := call(waiting, a, func(ctx context.Context) (*compute.Operation, error) {
 			return a.service.ZoneOperations.Wait(a.project, zone, name).Context(ctx).Do()
 		})
@@ -316,6 +358,10 @@ func (a *api) await(ctx context.Context, zone, name string, most time.Duration) 
 			cancel() // there is more time than for this
 		case err != nil && !errors.Is(err, context.DeadlineExceeded):
 			return nil, err
+		case err == nil && time.Since(asked) < waitPause:
+			// An API that is overloaded answers at once instead of waiting.
+			rest(waiting, pause+time.Duration(randv2.Int64N(int64(pause/2))))
+			pause = min(2*pause, mostPause)
 		}
 	}
 	if err := ctx.Err(); err != nil {
@@ -325,6 +371,16 @@ func (a *api) await(ctx context.Context, zone, name string, most time.Duration) 
 	return call(ctx, a, func(ctx context.Context) (*compute.Operation, error) {
 		return a.service.ZoneOperations.Get(a.project, zone, name).Context(ctx).Do()
 	})
+}
+
+// rest waits for the time given, or until ctx ends.
+func rest(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
 }
 
 // requestID is a new UUID.

@@ -3,13 +3,18 @@ package gcp
 import (
 	"bytes"
 	"context"
+	"crypto"
+	"crypto/rsa"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,6 +33,8 @@ const (
 	// secretAge is how long a Secret serves before it is read again: a rotated
 	// key counts within that time, and a refused one at once.
 	secretAge = 15 * time.Second
+	// secretPatience is how long that holds a call up that has a key already.
+	secretPatience = time.Second
 	// tokenLimit bounds the fetching of one token.
 	tokenLimit = 15 * time.Second
 	// maxRequest bounds a request's body, in bytes: metadata of 512 KiB, as JSON.
@@ -99,6 +106,10 @@ func (s *signer) RoundTrip(req *http.Request) (*http.Response, error) {
 	return send(fresh)
 }
 
+// stay follows no redirect: tokens and assertions are for the address that they
+// were meant for, and no part of the API redirects.
+func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
 // unusable is the error of a call that had no token to go with.
 type unusable struct{ err error }
 
@@ -163,35 +174,56 @@ func (s *signer) sourceOf(ctx context.Context, refused string) (*reuse, error) {
 		defer cancel()
 		return s.load(ctx)
 	})
+	var late <-chan time.Time
+	if source != nil {
+		t := time.NewTimer(secretPatience)
+		defer t.Stop()
+		late = t.C
+	}
 	select {
 	case r := <-got:
 		if r.Err != nil {
 			return nil, r.Err
 		}
 		return r.Val.(*reuse), nil
+	case <-late:
+		s.mu.Lock()
+		s.read = s.now() // the next ones do not wait for it, too
+		s.mu.Unlock()
+		return source, nil
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%s cannot be read in time: %w", s.where(), ctx.Err())
 	}
 }
 
-// load reads the Secret. The same key goes on with the tokens that it has.
+// load reads the Secret. The same key goes on with the tokens that it has, and
+// so does one that cannot be looked at now: that the cluster's API is away says
+// nothing of it.
 func (s *signer) load(ctx context.Context) (*reuse, error) {
 	if s.secret == nil {
 		return nil, fault.Errorf(fault.Permanent, "secretRef names Secret %s, and this operator has no Secrets to read", s.ref.Name)
 	}
 	data, err := s.secret(ctx, s.ref)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if err != nil {
+		c := fault.Of(err)
+		if s.source != nil && (c == fault.Unavailable || c == fault.Timeout || c == fault.Transient) {
+			s.log.Warn("gcp: the Secret cannot be read, and the key of before goes on", "secret", s.ref.Name, "error", err)
+			s.read = s.now()
+			return s.source, nil
+		}
+		s.source = nil
 		// What is missing may come any moment, and says nothing of an instance.
-		if c := fault.Of(err); c == fault.NotFound || c == fault.Conflict || !fault.Classed(err) && ctx.Err() == nil {
+		if c == fault.NotFound || c == fault.Conflict || !fault.Classed(err) && ctx.Err() == nil {
 			err = fault.Wrap(fault.Transient, err)
 		}
 		return nil, fmt.Errorf("%s cannot be read: %w", s.where(), err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if sum := sha256.Sum256(data); s.source == nil || sum != s.sum {
 		source, err := fromKey(data, s.base)
 		if err != nil {
+			s.source = nil
 			return nil, fmt.Errorf("%s: %w", s.where(), err)
 		}
 		s.source, s.sum = source, sum
@@ -208,15 +240,25 @@ func (s *signer) refusal(err error) error {
 		if fault.Classed(err) {
 			return fmt.Errorf("%s: %w", where, err)
 		}
-		return fault.Errorf(fault.Unavailable, "no token for %s: %w", where, err)
+		return fault.Errorf(fault.Unavailable, "no token for %s: %w: nothing is known of the key by that", where, err)
 	}
 	var said struct {
 		Error       string `json:"error"`
 		Description string `json:"error_description"`
 	}
 	_ = json.Unmarshal(r.Body, &said)
-	if r.Response != nil && r.Response.StatusCode >= 500 || r.Response != nil && r.Response.StatusCode == http.StatusTooManyRequests {
-		return fault.Errorf(fault.Unavailable, "the token endpoint cannot answer for %s now (status %d)", where, r.Response.StatusCode)
+	status := 0
+	if r.Response != nil {
+		status = r.Response.StatusCode
+	}
+	switch {
+	case status >= 500, status == http.StatusTooManyRequests, said.Error == "temporarily_unavailable", said.Error == "server_error":
+		return fault.Errorf(fault.Unavailable, "the token endpoint cannot answer for %s now (status %d)", where, status)
+	case said.Error == "":
+		// Only the endpoint itself speaks so; what is between answers otherwise.
+		return fault.Errorf(fault.Unavailable, "no token for %s: the answer (status %d) is not a token endpoint's: look what is between the operator and it", where, status)
+	case strings.Contains(said.Description, "reasonable timeframe"):
+		return fault.Errorf(fault.Unavailable, "no token for %s (%s: %s): the clock here is wrong, and nothing is known of the key by that: set the clock", where, line(said.Error), line(said.Description))
 	}
 	return fault.Errorf(fault.Permanent, "%s is refused (%s: %s): it was revoked, deleted or disabled; make a new key of the service account and put it there", where, line(said.Error), line(said.Description))
 }
@@ -241,29 +283,40 @@ func fromKey(data provider.Secret, base http.RoundTripper) (*reuse, error) {
 	if err != nil {
 		return nil, fault.New(fault.Permanent, "it is no whole key file of a service account: put it there as it was downloaded")
 	}
-	ctx := context.WithValue(context.Background(), oauth2.HTTPClient, &http.Client{Timeout: tokenLimit, Transport: base})
-	// The library reads the private key only when it signs.
-	return &reuse{source: unsigned{conf.TokenSource(ctx)}}, nil
-}
-
-// unsigned gives errors of signing their class.
-type unsigned struct{ source oauth2.TokenSource }
-
-func (u unsigned) Token() (*oauth2.Token, error) {
-	t, err := u.source.Token()
-	var r *oauth2.RetrieveError
-	var web interface{ Timeout() bool }
-	if err != nil && !errors.As(err, &r) && !errors.As(err, &web) {
+	// The library reads the private key only when it signs, and then its errors
+	// look like those of the network.
+	if !signs(conf.PrivateKey) {
 		return nil, fault.New(fault.Permanent, "the private key in the key file cannot be used: put the file there as it was downloaded")
 	}
-	return t, err
+	ctx := context.WithValue(context.Background(), oauth2.HTTPClient, &http.Client{Timeout: tokenLimit, Transport: base, CheckRedirect: stay})
+	return &reuse{source: conf.TokenSource(ctx)}, nil
+}
+
+// signs reports whether a private key can sign, read as the library reads it.
+func signs(key []byte) bool {
+	if block, _ := pem.Decode(key); block != nil {
+		key = block.Bytes
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(key)
+	if err != nil {
+		if parsed, err = x509.ParsePKCS1PrivateKey(key); err != nil {
+			return false
+		}
+	}
+	k, ok := parsed.(*rsa.PrivateKey)
+	if !ok {
+		return false
+	}
+	sum := sha256.Sum256(nil)
+	_, err = rsa.SignPKCS1v15(nil, k, crypto.SHA256, sum[:])
+	return err == nil
 }
 
 // defaults are the application default credentials, found when first needed.
 type defaults struct{}
 
 func (defaults) Token() (*oauth2.Token, error) {
-	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), oauth2.HTTPClient, &http.Client{Timeout: tokenLimit}), tokenLimit)
+	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), oauth2.HTTPClient, &http.Client{Timeout: tokenLimit, CheckRedirect: stay}), tokenLimit)
 	defer cancel()
 	creds, err := google.FindDefaultCredentials(ctx, scope)
 	if err != nil {
@@ -287,10 +340,14 @@ func (r *reuse) Token() (*oauth2.Token, error) {
 		return r.last, nil
 	}
 	t, err := r.source.Token()
-	if err == nil {
-		r.last = t
+	if err != nil {
+		return nil, err
 	}
-	return t, err
+	if t.AccessToken == "" {
+		return nil, errors.New("the answer has no token in it")
+	}
+	r.last = t
+	return t, nil
 }
 
 // Held is the token that Token would give without a fetch.

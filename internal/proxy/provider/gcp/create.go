@@ -2,7 +2,6 @@ package gcp
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
 	"maps"
 	"strings"
@@ -41,6 +40,10 @@ func (p *Provider) Create(ctx context.Context, spec provider.Spec) (provider.Ins
 	}
 	defer unlock()
 	in, err := p.create(ctx, z, pl)
+	switch fault.Of(err) {
+	case fault.Quota, fault.Invalid, fault.Permanent:
+		z.release(pl.name) // nothing is made; other errors leave it open
+	}
 	if fault.Of(err) == fault.NotFound {
 		// What vanished meanwhile is there again the next time, or is said; only
 		// Get may say that a machine is not there.
@@ -48,25 +51,6 @@ func (p *Provider) Create(ctx context.Context, spec provider.Spec) (provider.Ins
 	}
 	return in, p.named(ctx, z.name, discreet(err, spec.UserData))
 }
-
-// discreet hides the text of an error that quotes user-data: the API repeats
-// what it does not like.
-func discreet(err error, data provider.Secret) error {
-	if err == nil {
-		return nil
-	}
-	text := err.Error()
-	const least = 8 // shorter ones may be there by chance
-	parts := append(strings.Split(string(data), "\n"), firstOf(base64.StdEncoding.EncodeToString(data), 2*least))
-	for _, part := range parts {
-		if part = strings.TrimSpace(part); len(part) >= least && strings.Contains(text, part) {
-			return fault.New(fault.Of(err), "the API refuses the instance, and its words quote cloudInit, so that they are not shown here: look at the instance's operations in the project")
-		}
-	}
-	return err
-}
-
-func firstOf(s string, n int) string { return s[:min(n, len(s))] }
 
 func (p *Provider) create(ctx context.Context, z *zone, pl plan) (provider.Instance, error) {
 	making := provider.Instance{ID: p.id(z, pl.name), Owner: pl.spec.Owner, Host: z.name, State: provider.Provisioning, Port: pl.port}
@@ -123,13 +107,19 @@ func (p *Provider) create(ctx context.Context, z *zone, pl plan) (provider.Insta
 		op, err := p.api.insertInstance(ctx, z.name, p.machine(z, pl))
 		switch {
 		case fault.Of(err) == fault.Conflict:
-			// Somebody else is making it; it shows in a moment.
+			// Somebody else may be making it; then it shows in a moment, and the
+			// words name the instance even before its operation is listed.
+			named := strings.Contains(err.Error(), "/instances/"+pl.name)
 			making.Message = "another call is making it"
 			if vm, err := p.api.getInstance(ctx, z.name, pl.name); err == nil {
 				_, in, err := p.further(ctx, z, pl, vm)
 				return in, err
 			}
-			return making, nil
+			if op, err := p.underWay(ctx, z, pl.name); err != nil || op != nil || named {
+				return making, err
+			}
+			taken = true // nobody is: what is in the way is a disk of that name
+			continue
 		case err != nil:
 			return provider.Instance{}, p.refuse(z, p.explain(pl, err))
 		}

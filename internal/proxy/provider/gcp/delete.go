@@ -176,6 +176,7 @@ func (p *Provider) cleared(ctx context.Context, z *zone, owner provider.Owner) (
 	if wait {
 		return provider.Deleting, nil
 	}
+	z.release(name)
 	return provider.Gone, nil
 }
 

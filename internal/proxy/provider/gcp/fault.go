@@ -31,6 +31,8 @@ const (
 	codeNotReady  = "RESOURCE_NOT_READY"
 	codeInUse     = "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE"
 	codeRate      = "RATE_LIMIT_EXCEEDED"
+	codeRates     = "RATE_EXCEEDED" // RESOURCE_OPERATION_RATE_EXCEEDED and its like
+	codeAddresses = "IP_SPACE_EXHAUSTED"
 	codeInternal  = "INTERNAL_ERROR"
 )
 
@@ -60,6 +62,13 @@ func classed(ctx context.Context, project string, err error) error {
 	if err == nil {
 		return nil
 	}
+	if e, _ := reasonOf(err); e != nil {
+		return &quoting{explained(ctx, project, err), e.Message}
+	}
+	return explained(ctx, project, err)
+}
+
+func explained(ctx context.Context, project string, err error) error {
 	e, reason := reasonOf(err)
 	if e == nil {
 		if u, ok := errors.AsType[*url.Error](err); ok {
@@ -79,10 +88,14 @@ func classed(ctx context.Context, project string, err error) error {
 	}
 	said := words(e.Message)
 	switch {
+	case e.Code >= 300 && e.Code < 400:
+		return &apiError{fault.Unavailable, reason, fmt.Sprintf("the Compute Engine API's address redirects elsewhere (status %d), which is not followed: look at gcp.endpoint, and what is between", e.Code)}
 	case limited(err):
 		return fault.Errorf(fault.Transient, "too many calls to the Compute Engine API for the project's rate: %s: lower gcp.requestsPerSecond, or ask for a higher limit", said)
 	case e.Code == http.StatusUnauthorized:
 		return fault.Wrap(fault.Permanent, &unusable{fmt.Errorf("the API refuses them: %s: renew them", said)})
+	case busyResource(reason, e.Message):
+		return &apiError{fault.Transient, reason, "too many changes of one resource at once: " + said}
 	case e.Code == http.StatusForbidden && reason == reasonQuota:
 		return &apiError{fault.Quota, reason, fmt.Sprintf("a quota of project %s is used up: %s: delete machines, or ask for a higher quota", project, said)}
 	case e.Code == http.StatusForbidden && (reason == reasonDisabled || strings.Contains(e.Message, "SERVICE_DISABLED")):
@@ -103,6 +116,12 @@ func classed(ctx context.Context, project string, err error) error {
 		return &apiError{fault.Unavailable, reason, fmt.Sprintf("the Compute Engine API cannot answer now (status %d): %s", e.Code, said)}
 	}
 	return &apiError{fault.Permanent, reason, said}
+}
+
+// busyResource reports whether one resource, such as an image, has too many
+// operations at once. It is refused with 403, and nothing is forbidden.
+func busyResource(reason, text string) bool {
+	return strings.EqualFold(reason, "resourceOperationRateExceeded") || strings.Contains(text, "RESOURCE_OPERATION_"+codeRates) || strings.HasPrefix(text, "Operation rate exceeded")
 }
 
 func isUnusable(err error) bool {
@@ -126,7 +145,7 @@ func (e *apiError) Unwrap() error { return e.class }
 func failed(op *compute.Operation) error {
 	if op.Error == nil || len(op.Error.Errors) == 0 {
 		if op.HttpErrorStatusCode >= 400 {
-			return &apiError{fault.Transient, "", fmt.Sprintf("the operation failed with status %d: %s", op.HttpErrorStatusCode, words(op.HttpErrorMessage))}
+			return &quoting{&apiError{fault.Transient, "", fmt.Sprintf("the operation failed with status %d: %s", op.HttpErrorStatusCode, words(op.HttpErrorMessage))}, op.HttpErrorMessage}
 		}
 		return nil
 	}
@@ -134,16 +153,25 @@ func failed(op *compute.Operation) error {
 	text := fmt.Sprintf("%s: %s", line(e.Code), words(e.Message))
 	class := fault.Permanent
 	switch {
-	case exhaustion(e.Code), strings.HasPrefix(e.Code, codeQuota):
+	case e.Code == codeRate, strings.Contains(e.Code, codeRates):
+		class = fault.Transient
+	case exhaustion(e.Code), strings.HasPrefix(e.Code, codeQuota), strings.HasPrefix(e.Code, codeAddresses):
 		class = fault.Quota
 	case e.Code == codeExists:
 		class = fault.Conflict
 	case e.Code == codeMissing:
 		class = fault.NotFound
-	case e.Code == codeNotReady, e.Code == codeInUse, e.Code == codeRate, e.Code == codeInternal, op.HttpErrorStatusCode >= 500:
+	case e.Code == codeNotReady, e.Code == codeInUse, e.Code == codeInternal:
+		class = fault.Transient
+	case op.HttpErrorStatusCode == http.StatusNotFound:
+		class = fault.NotFound
+	// Of a code that is not known the status tells. 409 is another change that
+	// came in between, such as a removal while it was made: nobody else's thing.
+	case op.HttpErrorStatusCode == http.StatusConflict, op.HttpErrorStatusCode == http.StatusRequestTimeout,
+		op.HttpErrorStatusCode == http.StatusTooManyRequests, op.HttpErrorStatusCode >= 500:
 		class = fault.Transient
 	}
-	return &apiError{class, e.Code, text}
+	return &quoting{&apiError{class, e.Code, text}, e.Message}
 }
 
 // codeOf is the API's own word for an error, "" for none.

@@ -58,6 +58,9 @@ type Provider struct {
 	flights map[string]flight
 	// full are regions with a used-up quota, until when.
 	full map[string]time.Time
+	// regions are what is known of regions, and rows what Check said last.
+	regions map[string]surroundings
+	rows    map[string]verdictOf
 }
 
 var (
@@ -89,6 +92,7 @@ func New(o Options) (*Provider, error) {
 	p := &Provider{
 		name: o.Name, conf: conf, zones: map[string]*zone{}, limit: o.StepLimit, patient: o.OperationWait, now: o.Clock, log: o.Log,
 		base: o.Transport, flights: map[string]flight{}, full: map[string]time.Time{},
+		regions: map[string]surroundings{}, rows: map[string]verdictOf{},
 	}
 	if p.limit == 0 {
 		p.limit = provider.StepLimit - stepMargin
@@ -136,6 +140,9 @@ type zone struct {
 	// there is until when it counts as certain that the zone and its project
 	// exist.
 	there time.Time
+	// typed is until when it counts as certain that it has the default machine
+	// type.
+	typed time.Time
 	// refused is until when Place sends nothing there, since there was no machine
 	// of the kind.
 	refused time.Time
@@ -269,7 +276,8 @@ func (p *Provider) began(z *zone, name string, op *compute.Operation, kind strin
 func (p *Provider) underWay(ctx context.Context, z *zone, name string) (*compute.Operation, error) {
 	ops, err := p.api.listOperations(ctx, z.name, "targetLink eq .*/zones/"+z.name+"/instances/"+name)
 	if err != nil {
-		return nil, err
+		// That the zone was there a while ago proves nothing of its project now.
+		return nil, p.listFault(err)
 	}
 	for _, op := range ops {
 		if op.Status != done {
@@ -292,6 +300,12 @@ func (p *Provider) certain(ctx context.Context, z *zone) error {
 	if there {
 		return nil
 	}
+	return p.verified(ctx, z)
+}
+
+// verified is certain by a look of now: for who asks for nothing else that a
+// project that is gone would not have.
+func (p *Provider) verified(ctx context.Context, z *zone) error {
 	_, err := p.api.getZone(ctx, z.name)
 	if fault.Of(err) == fault.NotFound {
 		err = fault.Errorf(fault.Permanent, "project %s has no such zone, or there is no such project: %w: check gcp.project and gcp.zones", p.conf.Project, err)

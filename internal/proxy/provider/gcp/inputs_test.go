@@ -247,7 +247,7 @@ func TestCheckReasons(t *testing.T) {
 			w.FailNext("machineTypes.get", 400, "invalid", "Invalid value")
 			w.section.Zones = w.section.Zones[:1]
 		},
-		gcp.ReasonQuota:       func(w *world) { w.Quota("europe-west1", "CPUS", 0) },
+		gcp.ReasonQuota:       func(w *world) { w.Quota("europe-west1", "INSTANCES", 0) },
 		gcp.ReasonExhausted:   func(w *world) { w.Exhaust(w.Zones()[0]) },
 		gcp.ReasonRate:        func(w *world) { w.Limit(0.0001, 0) },
 		gcp.ReasonTimeout:     func(w *world) { w.MuteZone(w.Zones()[0]) },

@@ -122,7 +122,7 @@ func (p *Provider) RemoveLeftover(ctx context.Context, installation string, l pr
 		err = p.removeDisk(ctx, z, installation, m[1], number)
 	}
 	if fault.Of(err) == fault.NotFound {
-		err = p.certain(ctx, z)
+		err = p.verified(ctx, z)
 	}
 	return p.named(ctx, z.name, err)
 }

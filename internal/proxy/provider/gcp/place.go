@@ -19,29 +19,13 @@ import (
 )
 
 const (
-	// surveyAge is how long what Place learned of a zone serves: many Proxies
-	// that are made at once cost it two calls.
-	surveyAge = 30 * time.Second
-	// countAge is how long its count of instances does, where they are bounded,
-	// and reservedFor how long one that is about to be made counts.
-	countAge    = 5 * time.Second
+	// reservedFor is how long an instance that is about to be made counts.
 	reservedFor = 2 * time.Minute
-	// surveyLimit is how long Place waits for a zone that nobody wished for.
-	surveyLimit = 3 * time.Second
 	// exhaustedFor is how long a zone that had no machine gets none, and fullFor
 	// how long a region whose quota was used up.
 	exhaustedFor = 10 * time.Minute
 	fullFor      = 2 * time.Minute
 )
-
-// survey is what Place knows of a zone.
-type survey struct {
-	at  time.Time
-	err error
-	// names are the installation's instances, where they are bounded.
-	installation string
-	names        map[string]bool
-}
 
 // Place implements [provider.Provider]: the wished zone, or the first of the
 // section's order (or of the Proxy's own, with spread) that answers, whose
@@ -76,25 +60,41 @@ func (p *Provider) Place(ctx context.Context, spec provider.Spec) (string, error
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.limit)
 	defer cancel()
-	refused := make([]error, len(zones))
-	var wg sync.WaitGroup
-	for i, z := range zones {
-		wg.Go(func() {
-			refused[i] = cmp.Or(p.wanted(z), p.named(ctx, z.name, p.surveyed(ctx, z, spec.Owner.Installation, wish != "")))
-		})
+	// The zones are asked in order, a few at a time, so that many zones are not
+	// all asked for each Proxy; where none will do the next ones are more.
+	var refused []error
+	for size := firstZones; len(zones) > 0 && (ctx.Err() == nil || len(refused) == 0); size *= 2 {
+		batch := zones[:min(size, len(zones))]
+		zones = zones[len(batch):]
+		errs := make([]error, len(batch))
+		var wg sync.WaitGroup
+		for i, z := range batch {
+			wg.Go(func() {
+				errs[i] = cmp.Or(p.wanted(z), p.named(ctx, z.name, p.surveyed(ctx, z, spec.Owner.Installation, wish != "")))
+			})
+		}
+		wg.Wait()
+		if z := p.choose(batch, errs, nameOf(spec.Owner)); z != nil {
+			return z.name, nil
+		}
+		refused = append(refused, errs...)
 	}
-	wg.Wait()
+	return "", nowhere(refused)
+}
+
+// choose reserves in the first of the zones that nothing speaks against, nil for
+// none.
+func (p *Provider) choose(zones []*zone, refused []error, name string) *zone {
 	p.placing.Lock()
 	defer p.placing.Unlock()
-	name := nameOf(spec.Owner)
 	for i, z := range zones {
 		refused[i] = cmp.Or(refused[i], p.bounded(z, name))
 		if refused[i] == nil {
 			z.reserve(name, p.now())
-			return z.name, nil
+			return z
 		}
 	}
-	return "", nowhere(refused)
+	return nil
 }
 
 // bounded returns Quota when the zone has as many instances as it may, those
@@ -140,7 +140,15 @@ func (z *zone) reserve(name string, now time.Time) {
 	z.reserved[name] = now.Add(reservedFor)
 }
 
-// admit says whether the zone takes one more, by a count of now.
+// release forgets that the named instance is about to be made.
+func (z *zone) release(name string) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	delete(z.reserved, name)
+}
+
+// admit says whether the zone takes one more, by a count of now, and reserves
+// its place: others that are admitted before it shows count it.
 func (p *Provider) admit(ctx context.Context, z *zone, pl plan) error {
 	if p.conf.MaxInstances == 0 {
 		return nil
@@ -152,7 +160,13 @@ func (p *Provider) admit(ctx context.Context, z *zone, pl plan) error {
 	z.mu.Lock()
 	z.survey.names, z.survey.installation = names, pl.spec.Owner.Installation
 	z.mu.Unlock()
-	return p.bounded(z, pl.name)
+	p.placing.Lock()
+	defer p.placing.Unlock()
+	if err := p.bounded(z, pl.name); err != nil {
+		return err
+	}
+	z.reserve(pl.name, p.now())
+	return nil
 }
 
 // count are the names of the installation's instances in the zone.
@@ -228,79 +242,6 @@ func (p *Provider) refuse(z *zone, err error) error {
 		return fault.Errorf(fault.Quota, "a quota of region %s is used up: %w: delete machines, ask for a higher quota, or add a zone of another region", region(z.name), err)
 	}
 	return err
-}
-
-// surveyed returns why the zone can take no instance: it does not answer, is
-// down, or its region has no quota left.
-func (p *Provider) surveyed(ctx context.Context, z *zone, installation string, wished bool) error {
-	known := func() (error, bool) {
-		z.mu.Lock()
-		defer z.mu.Unlock()
-		age := p.now().Sub(z.survey.at)
-		counted := p.conf.MaxInstances == 0 || z.survey.installation == installation && age < countAge
-		return z.survey.err, age < surveyAge && (z.survey.err != nil || counted) && (z.survey.err == nil || !wished)
-	}
-	if err, ok := known(); ok {
-		return err
-	}
-	if !wished {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, min(surveyLimit, p.limit/2))
-		defer cancel()
-	}
-	// One asks, and the others take over what it heard.
-	unlock, err := p.working.lock(ctx, "survey of "+z.name)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if err, ok := known(); ok {
-		return err
-	}
-	err = p.look(ctx, z)
-	var names map[string]bool
-	if err == nil && p.conf.MaxInstances > 0 {
-		names, err = p.count(ctx, z, installation)
-	}
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	if err == nil || fault.Of(err) == fault.Timeout {
-		z.survey = survey{p.now(), err, installation, names}
-	}
-	return err
-}
-
-func (p *Provider) look(ctx context.Context, z *zone) error {
-	var here *compute.Zone
-	var around *compute.Region
-	var errZone, errRegion error
-	var wg sync.WaitGroup
-	wg.Go(func() { here, errZone = p.api.getZone(ctx, z.name) })
-	wg.Go(func() { around, errRegion = p.api.getRegion(ctx, region(z.name)) })
-	wg.Wait()
-	switch {
-	case fault.Of(errZone) == fault.NotFound:
-		return fault.Errorf(fault.Permanent, "project %s has no such zone, or there is no such project: %w: check gcp.project and gcp.zones", p.conf.Project, errZone)
-	case errZone != nil:
-		return errZone
-	case here.Status == "DOWN":
-		return fault.Errorf(fault.Unavailable, "Compute Engine says that it is down")
-	case errRegion == nil:
-		return p.room(around)
-	}
-	// Without a look at the quota the attempt tells.
-	return nil
-}
-
-// room returns Quota when the region's quota for one more machine is used up.
-func (p *Provider) room(r *compute.Region) error {
-	for _, q := range r.Quotas {
-		counts := q.Metric == "INSTANCES" || q.Metric == "CPUS" || q.Metric == "IN_USE_ADDRESSES" && p.conf.Address == "external"
-		if counts && q.Usage >= q.Limit {
-			return fault.Errorf(fault.Quota, "quota %s of region %s is used up (%.0f of %.0f): delete machines, or ask for a higher quota", q.Metric, r.Name, q.Usage, q.Limit)
-		}
-	}
-	return nil
 }
 
 // plan is a spec that was checked: what Create works from.

@@ -211,7 +211,7 @@ func settleImages(s Section) (Section, error) {
 		}
 		full, ok := imageOf(ref)
 		if !ok {
-			return s, bad([]string{"images", key}, "want an image such as projects/debian-cloud/global/images/family/debian-12, got %q", short(ref))
+			return s, bad([]string{"images", key}, "want an image such as projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-amd64, got %q", short(ref))
 		}
 		images[key] = full
 	}
