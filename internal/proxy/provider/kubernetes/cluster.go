@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -123,13 +125,14 @@ func (k *cluster) fresh() (*conn, error) {
 	switch {
 	case k.closed:
 		return nil, errClosed()
-	case k.at != nil && (k.ref == nil || k.now().Sub(k.read) < readAgain):
+	case k.at != nil && k.ref == nil && !k.read.IsZero(), k.at != nil && k.now().Sub(k.read) < readAgain:
 		return k.at, nil
 	}
 	return nil, nil
 }
 
-// doubt has the kubeconfig read anew by the next call: the cluster refused it.
+// doubt has the kubeconfig, or the own configuration, read anew by the next
+// call: the cluster refused it, or is not trusted.
 func (k *cluster) doubt() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -158,7 +161,7 @@ func (k *cluster) load(ctx context.Context) (sum [sha256.Size]byte, cfg *rest.Co
 		if err != nil {
 			return sum, nil, fault.Errorf(fault.Permanent, "the operator does not run in a cluster of its own: name a kubeconfigSecret in the provider's section: %w", err)
 		}
-		return sum, cfg, nil
+		return ownSum(cfg), cfg, nil
 	}
 	if k.secret == nil {
 		return sum, nil, fault.New(fault.Permanent, "kubeconfigSecret: this operator has no way to read Secrets")
@@ -178,6 +181,17 @@ func (k *cluster) load(ctx context.Context) (sum [sha256.Size]byte, cfg *rest.Co
 		return sum, nil, fault.Errorf(fault.Permanent, "kubeconfigSecret: key %s of Secret %s: %w", k.ref.Key, k.ref.Name, err)
 	}
 	return sha256.Sum256(text), cfg, nil
+}
+
+// ownSum tells an own configuration from an earlier one. Its token is read anew
+// by client-go; its authority is a file that is read once for each connection,
+// and another one after the cluster has changed its authority.
+func ownSum(cfg *rest.Config) [sha256.Size]byte {
+	ca := cfg.CAData
+	if len(ca) == 0 && cfg.CAFile != "" {
+		ca, _ = os.ReadFile(cfg.CAFile) // one that cannot be read is dial's error
+	}
+	return sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s", cfg.Host, cfg.BearerTokenFile, ca))
 }
 
 // parseKubeconfig reads a kubeconfig that must hold all that it needs: it comes

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/proxy/provider"
 	"fleetdesk/internal/proxy/provider/kubernetes"
 	"fleetdesk/internal/proxy/provider/providertest"
@@ -258,16 +259,21 @@ func (b *backEnd) fill(t providertest.T) func() {
 	}
 }
 
-// litter leaves the Secret of an instance whose Pod was never made.
+// litter leaves the Secret of an instance whose Pod was never made, as a Create
+// leaves it that ends there.
 func (b *backEnd) litter(t providertest.T, host string, o provider.Owner) (provider.Leftover, func(providertest.T) bool) {
 	t.Helper()
-	text, err := json.Marshal(map[string]string{"installation": o.Installation, "namespace": o.Namespace, "name": o.Name, "uid": o.UID})
-	if err != nil {
-		t.Fatalf("%v", err)
+	ended := fault.New(fault.Transient, "the operator ends here")
+	_, err := b.open(t).Create(provider.WithStepHook(within(t), func(step string) error {
+		if step == "kubernetes: service" || step == "kubernetes: pod" {
+			return ended
+		}
+		return nil
+	}), provider.Spec{Owner: o, Host: host, Port: testPort, Protocol: provider.HTTP})
+	if !errors.Is(err, ended) {
+		t.Fatalf("a Create that ends before its Pod: %v", err)
 	}
-	s, err := b.admin.CoreV1().Secrets(b.ns).Create(within(t), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
-		Name: nameOf(o), Labels: marks(o), Annotations: map[string]string{"crawl.example.com/owner": string(text)},
-	}}, metav1.CreateOptions{})
+	s, err := b.admin.CoreV1().Secrets(b.ns).Get(within(t), nameOf(o), metav1.GetOptions{})
 	if err != nil {
 		t.Fatalf("%v", err)
 	}

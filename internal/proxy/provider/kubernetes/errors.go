@@ -98,7 +98,7 @@ func (p *Provider) failed(doing string, err error) error {
 		return nil
 	}
 	v := p.judge(err)
-	if v.reason == ReasonUnauthorized {
+	if v.reason == ReasonUnauthorized || untrusted(err) {
 		p.cluster.doubt()
 	}
 	if v.help != "" {

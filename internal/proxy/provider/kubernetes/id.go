@@ -32,6 +32,9 @@ const (
 	// annotationOwner has the whole owner as JSON: an installation and a Proxy's
 	// name may be longer than a label.
 	annotationOwner = prefix + "owner"
+	// annotationWritten, on a Secret, is another one each time: an update that
+	// changes nothing keeps the version, by which a sweep tells what is left over.
+	annotationWritten = prefix + "written"
 	// annotationService, on a Pod, has the kind of Service that it was made with.
 	annotationService = prefix + "service"
 )

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"crypto/rand"
 	"maps"
 	"strconv"
 
@@ -16,8 +17,15 @@ const (
 	// containerName and portName are those of the only container.
 	containerName = "proxy"
 	portName      = "proxy"
+	// annotationEvict lets an autoscaler take a node away: a Pod without a
+	// controller, and one with an emptyDir, would keep it for ever. The operator
+	// makes the Pod again.
+	annotationEvict = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 	// grace is how long a proxy has to end: squid takes three seconds.
 	grace = 10
+	// startLimit is how long a proxy has to carry its first request before it is
+	// started again, startPeriod how often it is tried; both in seconds.
+	startLimit, startPeriod = 120, 3
 	// firstUnprivileged is the first port that needs no right on any node.
 	firstUnprivileged = 1024
 )
@@ -41,6 +49,7 @@ func (p *Provider) secretOf(w *wanted) (*corev1.Secret, error) {
 	if err != nil {
 		return nil, err
 	}
+	m.Annotations[annotationWritten] = rand.Text()
 	data, err := p.secretData(w)
 	return &corev1.Secret{ObjectMeta: m, Type: corev1.SecretTypeOpaque, Data: data}, err
 }
@@ -77,6 +86,7 @@ func (p *Provider) podOf(w *wanted) (*corev1.Pod, error) {
 		m.Labels[key] = value
 	}
 	m.Annotations[annotationService] = p.conf.serviceKind()
+	m.Annotations[annotationEvict] = "true"
 	spread := p.conf.spread
 	spread.LabelSelector = &metav1.LabelSelector{MatchLabels: map[string]string{labelInstallation: TagOf(w.owner.Installation)}}
 	no, yes, wait := false, true, int64(grace)
@@ -126,15 +136,16 @@ func (p *Provider) container(w *wanted) corev1.Container {
 			corev1.VolumeMount{Name: "tmp", MountPath: "/var/spool/squid", SubPath: "spool"},
 			corev1.VolumeMount{Name: "tmp", MountPath: "/var/log/squid", SubPath: "log"})
 	}
-	probe := func(period, failures int32) *corev1.Probe {
+	probe := func(period, timeout, failures int32) *corev1.Probe {
 		return &corev1.Probe{
 			ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: probeOf(w.image)}},
-			PeriodSeconds: period, FailureThreshold: failures, TimeoutSeconds: 10, SuccessThreshold: 1,
+			PeriodSeconds: period, FailureThreshold: failures, TimeoutSeconds: timeout, SuccessThreshold: 1,
 		}
 	}
 	// Once the first has passed, the container is called started: it has carried
-	// a request.
-	c.StartupProbe, c.ReadinessProbe = probe(2, 60), probe(15, 3)
+	// a request. One that hangs takes its whole timeout, so that is the period:
+	// both ways it is two minutes.
+	c.StartupProbe, c.ReadinessProbe = probe(startPeriod, startPeriod, startLimit/startPeriod), probe(15, 10, 3)
 	return c
 }
 

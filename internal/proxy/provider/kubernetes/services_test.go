@@ -56,6 +56,9 @@ func TestLoadBalancerThatStays(t *testing.T) {
 		}
 		return len(w.remains(t, spec.Owner)) == 1
 	})
+	if st, err := p.Delete(t.Context(), ref); err != nil || st != provider.Deleting {
+		t.Errorf("Delete when the load balancer alone is there = %s, %v; want Deleting", st, err)
+	}
 	row := func() provider.HostLeftovers {
 		rows, err := p.Leftovers(t.Context(), installation, nil)
 		if err != nil || len(rows) != 1 || rows[0].Err != nil {

@@ -69,11 +69,11 @@ acl own_port port %d
 http_access allow CONNECT within itself own_port
 
 # Nobody gets at the Pod, its node, or a cloud's metadata.
-acl inside dst 0.0.0.0/8 127.0.0.0/8 169.254.0.0/16 100.100.100.200/32 ::1/128 fe80::/10 fd00:ec2::254/128
+acl inside dst %s
 http_access deny inside
 acl web port 80 443 1025-65535
 http_access deny !web
-`, port, port)
+`, port, port, innerText())
 	if auth {
 		fmt.Fprintf(&b, `
 auth_param basic program /usr/lib/squid/basic_ncsa_auth %s/%s
