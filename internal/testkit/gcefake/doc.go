@@ -17,5 +17,6 @@
 //
 // The knobs of faults.go play what goes wrong: a zone that is broken, mute or
 // full, quotas, rate limits, lists that are stale, answers that are lost, errors
-// inside operations, pre-emption, keys that are revoked.
+// inside operations, waits that do not wait, a project that vanishes, redirects,
+// pre-emption, keys that are revoked, a token endpoint that is away.
 package gcefake

@@ -33,6 +33,10 @@ func (f *failure) status() (int64, string) {
 		return http.StatusServiceUnavailable, "SERVICE UNAVAILABLE"
 	case f.code == "QUOTA_EXCEEDED":
 		return http.StatusForbidden, "FORBIDDEN"
+	case f.code == "RESOURCE_OPERATION_RATE_EXCEEDED":
+		return http.StatusForbidden, "FORBIDDEN"
+	case f.code == "RESOURCE_NOT_FOUND":
+		return http.StatusNotFound, "NOT FOUND"
 	case f.code == "RESOURCE_ALREADY_EXISTS":
 		return http.StatusConflict, "CONFLICT"
 	case f.code == "INTERNAL_ERROR":

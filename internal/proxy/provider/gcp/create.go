@@ -215,7 +215,7 @@ func (p *Provider) explain(pl plan, err error) error {
 		return false
 	}
 	switch {
-	case codeOf(err) == "forbidden", codeOf(err) == reasonDisabled:
+	case codeOf(err) == "forbidden", codeOf(err) == reasonDisabled, codeOf(err) == reasonBilling, codeOf(err) == reasonPolicy:
 		return err
 	case has(p.conf.ServiceAccount.Email):
 		return fault.Errorf(fault.Permanent, "gcp.serviceAccount.email: %w: check that it exists, and grant the operator roles/iam.serviceAccountUser on it", err)

@@ -21,6 +21,8 @@ const (
 	reasonUserRate = "userRateLimitExceeded"
 	reasonQuota    = "quotaExceeded"
 	reasonDisabled = "accessNotConfigured"
+	reasonBilling  = "accountDisabled"
+	reasonPolicy   = "policy"
 	reasonNotReady = "resourceNotReady"
 	reasonInUse    = "resourceInUseByAnotherResource"
 
@@ -71,14 +73,17 @@ func classed(ctx context.Context, project string, err error) error {
 func explained(ctx context.Context, project string, err error) error {
 	e, reason := reasonOf(err)
 	if e == nil {
+		// First, since what is inside may be an error of the network too: of the
+		// token endpoint, or of the metadata server.
+		if u, ok := errors.AsType[*unusable](err); ok {
+			return fault.Wrap(fault.Of(u), u)
+		}
 		if u, ok := errors.AsType[*url.Error](err); ok {
 			err = u.Err // the rest is the call's own address
 		}
 		switch {
 		case fault.Classed(err):
 			return err
-		case isUnusable(err):
-			return fault.Wrap(fault.Of(err), err)
 		case errors.Is(err, context.DeadlineExceeded):
 			return fault.Errorf(fault.Timeout, "no answer of the Compute Engine API in time: %w", err)
 		case ctx.Err() != nil:
@@ -98,6 +103,10 @@ func explained(ctx context.Context, project string, err error) error {
 		return &apiError{fault.Transient, reason, "too many changes of one resource at once: " + said}
 	case e.Code == http.StatusForbidden && reason == reasonQuota:
 		return &apiError{fault.Quota, reason, fmt.Sprintf("a quota of project %s is used up: %s: delete machines, or ask for a higher quota", project, said)}
+	case e.Code == http.StatusForbidden && (reason == reasonBilling || strings.Contains(e.Message, "requires billing")):
+		return &apiError{fault.Permanent, reasonBilling, fmt.Sprintf("project %s has no billing: %s: link a billing account to it, or pay what is due", project, said)}
+	case e.Code < 500 && strings.Contains(e.Message, "constraints/"):
+		return &apiError{fault.Permanent, reasonPolicy, fmt.Sprintf("a policy of the organisation forbids this: %s: whoever administers the organisation can allow it, or change what is asked for", said)}
 	case e.Code == http.StatusForbidden && (reason == reasonDisabled || strings.Contains(e.Message, "SERVICE_DISABLED")):
 		return &apiError{fault.Permanent, reasonDisabled, fmt.Sprintf("the Compute Engine API is not enabled in project %s: gcloud services enable compute.googleapis.com --project %s", project, project)}
 	case e.Code == http.StatusForbidden:

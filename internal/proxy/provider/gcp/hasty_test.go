@@ -12,6 +12,7 @@ import (
 // An API that does not wait, as it says it may when it is overloaded, is asked
 // with pauses, and not as fast as it answers.
 func TestWaitsThatAnswerAtOnce(t *testing.T) {
+	t.Parallel() // it waits for most of its time
 	w := newWorld(t, false, gcefake.Options{})
 	defer w.HastyWaits()()
 	thaw := w.Freeze()

@@ -67,6 +67,7 @@ func TestAKeyOutlivesTheClustersAPI(t *testing.T) {
 
 // A Secret that is not answered at all holds up no call that has a key.
 func TestASecretThatHangsLater(t *testing.T) {
+	t.Parallel() // it waits for most of its time
 	w := newWorld(t, false, gcefake.Options{})
 	hang := make(chan struct{})
 	reads := make(chan bool, 1)

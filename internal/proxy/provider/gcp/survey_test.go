@@ -37,6 +37,7 @@ func (w *world) asked() (n int) {
 // the quota: what one heard serves the others, and waiting for a turn is not
 // taken for the silence of a zone.
 func TestManyPlacesAtAQuota(t *testing.T) {
+	t.Parallel() // it waits for most of its time
 	w := newWorld(t, false, gcefake.Options{Zones: map[string]string{"europe-west1-b": "europe-west1"}})
 	w.section.RequestsPerSecond = 15
 	p := w.open(t)
@@ -64,6 +65,7 @@ func TestManyPlacesAtAQuota(t *testing.T) {
 // A zone that was silent while it was asked is passed over for a while without
 // being asked again.
 func TestSilenceIsRemembered(t *testing.T) {
+	t.Parallel() // it waits for most of its time
 	w := newWorld(t, false, gcefake.Options{})
 	p := w.open(t)
 	defer w.MuteZone("europe-west1-b")()
@@ -80,6 +82,7 @@ func TestSilenceIsRemembered(t *testing.T) {
 // Of many zones the first ones are asked, and more only where none of them will
 // do.
 func TestPlaceAsksAFewZones(t *testing.T) {
+	t.Parallel() // it waits for most of its time
 	w := newWorld(t, false, gcefake.Options{Zones: manyZones(60)})
 	w.section.RequestsPerSecond = 15
 	zones := w.section.Zones
@@ -103,6 +106,7 @@ func TestPlaceAsksAFewZones(t *testing.T) {
 
 // A Check of many zones holds nobody up: other calls go before its own.
 func TestPlaceBesideACheck(t *testing.T) {
+	t.Parallel() // it waits for most of its time
 	w := newWorld(t, false, gcefake.Options{Zones: manyZones(24)})
 	w.section.RequestsPerSecond = 15
 	p := w.open(t)
@@ -136,6 +140,7 @@ func TestPlaceBesideACheck(t *testing.T) {
 // More zones than can be asked in time are said to be that, and not that they
 // are silent or the project refuses; what was heard before stays.
 func TestACheckOfMoreZonesThanItsRate(t *testing.T) {
+	t.Parallel() // it waits for most of its time
 	w := newWorld(t, false, gcefake.Options{Zones: manyZones(48)})
 	w.section.RequestsPerSecond = 40
 	w.limit = 1500 * time.Millisecond
