@@ -77,7 +77,7 @@ func (w *work) readAlready(l *line) bool {
 
 // foreseeFresh asks for the rests of a key beyond the mark that another line read,
 // and of those behind it that the take may meet next.
-func (w *work) foreseeFresh(p Pool, op Take, l *line, r *keyRow) bool {
+func (w *work) foreseeFresh(op Take, l *line, r *keyRow) bool {
 	meant := func(r *keyRow) bool { return r != nil && r.now.Matches(op.Where, op.Match...) }
 	if !meant(r) || len(w.unasked(&r.now, op.Target)) == 0 {
 		return true

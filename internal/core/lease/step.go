@@ -85,7 +85,7 @@ func Step(k Key, op Op, around Around, now time.Time) (Key, Effects, error) {
 		k.Disabled, k.ResetFailures, k.Errors = nil, 0, 0
 		e.Event = "enabled"
 	case Report:
-		e, err = k.report(op, now)
+		e, err = k.report(op)
 	case Lift:
 		if op.Target == "" {
 			k.CoolUntil = time.Time{}
@@ -362,7 +362,7 @@ func (k *Key) remembers(fence int64) bool {
 }
 
 // report tells how a use went.
-func (k *Key) report(op Report, now time.Time) (Effects, error) {
+func (k *Key) report(op Report) (Effects, error) {
 	switch {
 	case op.UID != "" && op.UID != k.UID:
 		return Effects{}, fault.WithCode(fault.Errorf(fault.Conflict, "key %s is another machine by now", k.Name), "uid")

@@ -126,7 +126,7 @@ func (w *work) along(p Pool, op Take, l *line, s *search, c *cursor, most, begin
 		}
 		from, incl = at.order(), false
 		r := w.glance(at.Key)
-		if fresh && !w.foreseeFresh(p, op, l, r) {
+		if fresh && !w.foreseeFresh(op, l, r) {
 			return nil
 		}
 		v, until, turn := w.look(p, op, r, at.Seat)
