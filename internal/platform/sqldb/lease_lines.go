@@ -304,9 +304,9 @@ func saveLinesOf(c *lease.Changes, set func(*statement, [][]any), add func(*stat
 	}
 	gone := rowsOf(c.DropLines, func(id *lease.LineID) []any { return []any{id.Pool, id.Target, id.Ask} })
 	lines := rowsOf(c.Lines, lineValues)
-	retired := make([][]any, len(lines))
-	for i := range lines {
-		retired[i] = lines[i][:4]
+	var retired [][]any
+	for _, l := range lines {
+		retired = append(retired, l[:4])
 	}
 	for _, id := range gone {
 		retired = append(retired, append(slices.Clone(id), int64(0))) // none has that number
