@@ -55,6 +55,8 @@ func (p *Provider) connected(ctx context.Context) (*conn, error) {
 // is about to say that something is not there asks first: an API server says it
 // of everything in a namespace that it does not have.
 func (p *Provider) rightPlace(ctx context.Context, c *conn) error {
+	ctx, cancel := context.WithTimeout(ctx, p.limit)
+	defer cancel()
 	ns, err := c.core.CoreV1().Namespaces().Get(ctx, p.conf.namespace, metav1.GetOptions{})
 	if err != nil {
 		return p.failed("read namespace "+p.conf.namespace, err)

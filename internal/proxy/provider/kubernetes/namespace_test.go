@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"fleetdesk/internal/core/fault"
 	"fleetdesk/internal/proxy/provider"
 	"fleetdesk/internal/proxy/provider/kubernetes"
@@ -32,11 +35,6 @@ func nothingIsGone(t *testing.T, p *kubernetes.Provider, host, says string) {
 	check("ListByTag", rows[0].Err)
 	_, err = p.Create(ctx, provider.Spec{Owner: o, Host: host})
 	check("Create", err)
-	left, err := p.Leftovers(ctx, installation, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	check("Leftovers", left[0].Err)
 	claims, err := p.Claim(ctx, provider.Claim{Installation: installation, Holder: "holdernowhere", Beat: 1, Period: time.Minute})
 	if err != nil {
 		t.Fatal(err)
@@ -52,6 +50,34 @@ func TestNamespaceThatIsNotThere(t *testing.T) {
 	w.secrets.put("away-kubeconfig", kubeconfig(t, cluster.Config(t), "https://"+w.line.address()))
 	w.section.Namespace = "not-there-" + w.ns
 	nothingIsGone(t, w.open(t), "away/not-there-"+w.ns, "make namespace not-there-")
+}
+
+// A namespace that goes while the connection stands takes the answers along.
+func TestNamespaceThatGoes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.secrets.put("away-kubeconfig", kubeconfig(t, cluster.Config(t), "https://"+w.line.address()))
+	api := w.admin.CoreV1().Namespaces()
+	ns, err := api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "goes-" + w.ns}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.section.Namespace = ns.Name
+	p := w.open(t)
+	if rows, err := p.ListByTag(t.Context(), installation); err != nil || rows[0].Err != nil {
+		t.Fatalf("the list = %+v, %v", rows, err)
+	}
+	if err := api.Delete(t.Context(), ns.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if ns, err = api.Get(t.Context(), ns.Name, metav1.GetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	ns.Spec.Finalizers = nil // there is no controller here that does it
+	if _, err := api.Finalize(t.Context(), ns, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	nothingIsGone(t, p, "away/"+ns.Name, "make namespace "+ns.Name)
 }
 
 // A kubeconfig that is changed while the operator runs, and leads to a
