@@ -37,6 +37,8 @@ type faults struct {
 	// warned are zones whose lists say that they are not whole.
 	stale  map[string][]*compute.Instance
 	warned map[string]bool
+	// down are zones that say so of themselves.
+	down map[string]bool
 	// ungrouped are zones whose lists of instance groups are empty.
 	ungrouped map[string]bool
 	// elsewhere is where all calls are redirected to.
@@ -58,7 +60,7 @@ func (f *faults) init() {
 	f.broken, f.mute, f.exhausted, f.denied = map[string]bool{}, map[string]chan struct{}{}, map[string]bool{}, map[string]bool{}
 	f.next, f.inside, f.lost = map[string]*googleapi.Error{}, map[string]*failure{}, map[string]int{}
 	f.stale, f.warned = map[string][]*compute.Instance{}, map[string]bool{}
-	f.ungrouped = map[string]bool{}
+	f.ungrouped, f.down = map[string]bool{}, map[string]bool{}
 }
 
 // mend ends what keeps callers waiting.
@@ -84,6 +86,11 @@ func (s *Server) set(change, undo func()) func() {
 // BreakZone has every call that names the zone fail with 503, until mend.
 func (s *Server) BreakZone(zone string) (mend func()) {
 	return s.set(func() { s.faults.broken[zone] = true }, func() { delete(s.faults.broken, zone) })
+}
+
+// Down has the zone say of itself that it is down, until mend.
+func (s *Server) Down(zone string) (mend func()) {
+	return s.set(func() { s.faults.down[zone] = true }, func() { delete(s.faults.down, zone) })
 }
 
 // MuteZone has every call that names the zone hang, until mend.

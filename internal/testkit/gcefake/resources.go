@@ -26,9 +26,12 @@ func getRegion(s *Server, r *http.Request, _ *zone) (any, *googleapi.Error) {
 }
 
 func getZone(s *Server, r *http.Request, z *zone) (any, *googleapi.Error) {
-	name := r.PathValue("zone")
+	name, status := r.PathValue("zone"), "UP"
+	if s.faults.down[name] {
+		status = "DOWN"
+	}
 	return &compute.Zone{
-		Kind: "compute#zone", Name: name, Status: "UP",
+		Kind: "compute#zone", Name: name, Status: status,
 		Region:   home + "projects/" + s.o.Project + "/regions/" + z.region,
 		SelfLink: home + "projects/" + s.o.Project + "/zones/" + name,
 	}, nil

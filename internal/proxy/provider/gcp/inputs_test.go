@@ -242,6 +242,11 @@ func TestCheckReasons(t *testing.T) {
 		gcp.ReasonForbidden:   func(w *world) { w.Deny("compute.projects.get") },
 		gcp.ReasonNotFound:    func(w *world) { w.section.Zones = []string{"europe-west9-z"} },
 		gcp.ReasonMachineType: func(w *world) { w.section.MachineType = "e9-huge" },
+		gcp.ReasonZoneDown:    func(w *world) { w.Down(w.Zones()[0]) },
+		gcp.ReasonError: func(w *world) {
+			w.FailNext("machineTypes.get", 400, "invalid", "Invalid value")
+			w.section.Zones = w.section.Zones[:1]
+		},
 		gcp.ReasonQuota:       func(w *world) { w.Quota("europe-west1", "INSTANCES", 0) },
 		gcp.ReasonExhausted:   func(w *world) { w.Exhaust(w.Zones()[0]) },
 		gcp.ReasonRate:        func(w *world) { w.Limit(0.0001, 0) },

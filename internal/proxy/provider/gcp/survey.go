@@ -77,7 +77,7 @@ func (p *Provider) surveyed(ctx context.Context, z *zone, installation string, w
 	}
 	asking := ctx
 	if !wished {
-		asking = within(ctx, surveyLimit)
+		asking = within(ctx, min(surveyLimit, p.limit/2))
 	}
 	err = p.look(asking, z)
 	var names map[string]bool

@@ -110,6 +110,29 @@ func TestAWishedZone(t *testing.T) {
 	}
 }
 
+// A zone that is down, broken or mute is passed over, unless it is wished for.
+func TestAZoneInTroubleIsPassedOver(t *testing.T) {
+	for what, harm := range map[string]func(*gcefake.Server, string) func(){
+		"down": (*gcefake.Server).Down, "broken": (*gcefake.Server).BreakZone, "mute": (*gcefake.Server).MuteZone,
+	} {
+		w := newWorld(t, false, gcefake.Options{})
+		w.limit = time.Second
+		p := w.open(t)
+		zones := w.Zones()
+		mend := harm(w.Server, zones[0])
+		if zone, err := p.Place(t.Context(), specOf("a", "")); err != nil || zone != zones[1] {
+			t.Errorf("%s: Place = %q, %v; want %s", what, zone, err, zones[1])
+		}
+		if _, err := p.Place(t.Context(), specOf("b", zones[0])); err == nil || !strings.Contains(err.Error(), zones[0]) || fault.Of(err) == fault.Quota {
+			t.Errorf("%s: Place on the wished zone: %v; want what is wrong with it", what, err)
+		}
+		mend()
+		if zone, err := p.Place(t.Context(), specOf("b", zones[0])); err != nil || zone != zones[0] {
+			t.Errorf("%s: Place on the wished zone once it is well = %q, %v", what, zone, err)
+		}
+	}
+}
+
 // With spread the zones are used alike, and each Proxy's order is its own and
 // stays.
 func TestSpread(t *testing.T) {
