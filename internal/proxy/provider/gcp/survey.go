@@ -14,13 +14,10 @@ const (
 	firstZones = 3
 	// surveyAge is how long what Place learned of a zone serves: many Proxies
 	// that are made at once cost it one call. refusedAge is how long a refusal
-	// does that may end sooner, and otherAge any other error: for those who wait
-	// for the same answer.
+	// does that may end sooner. Any other error, and any error for those who wish
+	// for that zone alone, serves only those who waited for the same answer.
 	surveyAge  = 30 * time.Second
 	refusedAge = 10 * time.Second
-	otherAge   = time.Second
-	// wishedAge is how long an error serves those who want that zone alone.
-	wishedAge = 3 * time.Second
 	// regionAge is how long a region's quotas serve its zones.
 	regionAge = 10 * time.Second
 	// countAge is how long a count of instances does, where they are bounded.
@@ -50,18 +47,16 @@ type surroundings struct {
 // surveyed returns why the zone can take no instance: it does not answer, is
 // down, or its region has no quota left.
 func (p *Provider) surveyed(ctx context.Context, z *zone, installation string, wished bool) error {
+	begun := p.now()
 	known := func() (error, bool) {
 		z.mu.Lock()
 		defer z.mu.Unlock()
-		now := p.now()
-		if !now.Before(z.survey.until) {
-			return nil, false
+		now, v := p.now(), z.survey
+		if v.err != nil {
+			return v.err, v.at.After(begun) || !wished && now.Before(v.until)
 		}
-		age := now.Sub(z.survey.at)
-		if z.survey.err != nil {
-			return z.survey.err, !wished || age < wishedAge
-		}
-		return nil, p.conf.MaxInstances == 0 || z.survey.installation == installation && age < countAge
+		counted := p.conf.MaxInstances == 0 || v.installation == installation && now.Sub(v.at) < countAge
+		return nil, counted && now.Before(v.until)
 	}
 	if err, ok := known(); ok {
 		return err
@@ -87,7 +82,7 @@ func (p *Provider) surveyed(ctx context.Context, z *zone, installation string, w
 	if ctx.Err() != nil {
 		return err // its time was over, and says nothing of the zone
 	}
-	age := otherAge
+	var age time.Duration
 	switch fault.Of(err) {
 	case "", fault.Timeout:
 		age = surveyAge
