@@ -410,7 +410,7 @@ func TestABrokenProviderBesideAGoodOne(t *testing.T) {
 	becomesReady(t, c, ns, "good")
 	for name, want := range map[string]string{
 		"bad":  `providers.yaml:7: unknown field "stateDirectory"`,
-		"odd":  `providers.yaml:8: provider "odd": unknown kind "teleport": known are [kubernetes kvm local]`,
+		"odd":  `providers.yaml:8: provider "odd": unknown kind "teleport": known are [gcp kubernetes kvm local]`,
 		"none": `the providers config has no provider "none": it has bad, good, odd`,
 	} {
 		until(t, name+" saying what is wrong", func() string {
